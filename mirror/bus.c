@@ -11,8 +11,8 @@
 
 enum { SUBSCRIPTIONS_MAX = 64, ASK_MS = 2000, RECONNECT_MS = 500 };
 
-/* A server that has not answered for so long is away. That is found within 4 s, which is before a
- * host that is heard of by it seems silent. */
+/* A server that leaves a ping unanswered for this long is away. That is noticed within 4 s, before
+ * the hosts behind that server seem silent. */
 enum { PING_MS = 2000 };
 
 struct subscriber {
@@ -28,7 +28,7 @@ struct bus {
 	struct subscriber subscribers[SUBSCRIPTIONS_MAX];
 	size_t count;
 	atomic_bool closing, up, closed;
-	atomic_uint connections; /* that there have been */
+	atomic_uint connections; /* how many there have been */
 	atomic_llong warned_ns;
 };
 
@@ -51,12 +51,12 @@ static void on_up(natsConnection *connection, void *closure)
 
 	natsConnection_GetConnectedServerId(connection, id, sizeof(id));
 	log_info("connected to NATS", "server=%s", log_str(id));
-	atomic_fetch_add(&bus->connections, 1); /* before: import.c, look_after() */
+	atomic_fetch_add(&bus->connections, 1); /* first: see look_after(), import.c */
 	atomic_store(&bus->up, true);
 	bus->on_connected(bus->context);
 }
 
-/* Returns why there is no connection any more, or NULL if bus_close() has ended it. */
+/* Returns why the connection has ended, or NULL if bus_close() has ended it. */
 static const char *down(struct bus *bus, natsConnection *connection)
 {
 	const char *why = NULL;
@@ -76,7 +76,7 @@ static void on_down(natsConnection *connection, void *closure)
 		log_warn("NATS is away; transfers go on", "why=%s", log_str(why));
 }
 
-/* For good, such as when it has refused the certificate twice. */
+/* The connection has ended for good, for example since the server refused our certificate twice. */
 static void on_closed(natsConnection *connection, void *closure)
 {
 	struct bus *bus = closure;
@@ -89,7 +89,7 @@ static void on_closed(natsConnection *connection, void *closure)
 	bus->on_connected(bus->context);
 }
 
-/* Such as that a subject is not permitted. One in a second is told. */
+/* Logs errors, such as a subject that is not permitted, at most once a second. */
 static void on_error(natsConnection *connection, natsSubscription *subscription, natsStatus status,
 		     void *closure)
 {
@@ -129,7 +129,7 @@ static natsStatus set_options(natsOptions *o, struct bus *bus, const struct conf
 	return s ? s : natsOptions_LoadCertificatesChain(o, config->certificate, config->key);
 }
 
-/* A URL may have a password. */
+/* Returns the URL without its user and password, for messages. */
 static const char *without_user(const char *url)
 {
 	const char *at = strrchr(url, '@');
@@ -206,12 +206,12 @@ void bus_publish(struct bus *bus, const char *subject, const void *data, size_t 
 {
 	natsStatus s = natsConnection_Publish(bus->connection, subject, data, (int)size);
 
-	if (s) /* the comparison with the whole list mends it */
+	if (s) /* other hosts compare with the whole list, and recover */
 		log_debug("a message was lost", "subject=%s why=%s", log_str(subject),
 			  log_str(natsStatus_GetText(s)));
 }
 
-/* Waits for the answer at an inbox. Returns 0 or a negative errno. */
+/* Waits for an answer that @answer accepts. Returns 0 or a negative errno. */
 static int await_answer(natsSubscription *inbox, const char *subject, bus_answer *answer,
 			void *context)
 {
@@ -280,6 +280,6 @@ void bus_close(struct bus *bus)
 	for (size_t i = 0; i < bus->count; i++)
 		natsSubscription_Destroy(bus->subscribers[i].subscription);
 	natsConnection_Destroy(bus->connection);
-	nats_CloseAndWait(0); /* for calls that run */
+	nats_CloseAndWait(0); /* waits for running callbacks */
 	free(bus);
 }

@@ -14,8 +14,8 @@
 #include "mirror/control.h"
 #include "util/clock.h"
 
-#define FETCH_NS (60 * NS_PER_SEC) /* for so long it is asked for */
-#define TOLD_NS (2 * NS_PER_SEC)   /* then one is told that it takes long */
+#define FETCH_NS (60 * NS_PER_SEC) /* how long the name is requested */
+#define TOLD_NS (2 * NS_PER_SEC)   /* after this, tell the user that it takes long */
 
 enum { FAILURE = 1, ANSWER_S = 10 };
 
@@ -45,8 +45,8 @@ static int fail(const char *path, const char *why)
 	return FAILURE;
 }
 
-/* Asks the mirror of this configuration. Returns what the caller frees, or NULL after an error
- * message. */
+/* Asks the mirror of this configuration. Returns its answer, which the caller frees, or NULL after
+ * an error message. */
 static char *ask(const struct config *config, const char *url)
 {
 	char path[CONTROL_PATH_MAX], why[CURL_ERROR_SIZE] = "";
@@ -102,7 +102,7 @@ static const char *text_of(const cJSON *object, const char *field)
 	return text ? text : "";
 }
 
-/* Into a buffer that lives until the end of the block. */
+/* Formats into a buffer that lives until the end of the block. */
 #define BYTES(n) bytes((char[32]){ 0 }, n)
 
 static const char *bytes(char to[32], double n)
@@ -116,7 +116,7 @@ static const char *bytes(char to[32], double n)
 	return to;
 }
 
-/* "1 host", "2 hosts", in such a buffer. */
+/* Formats "1 host" or "2 hosts" into such a buffer. */
 #define COUNT(n, word) count((char[48]){ 0 }, n, word)
 
 static const char *count(char to[48], double n, const char *word)
@@ -173,7 +173,7 @@ static double failures_of(const cJSON *host)
 	return n;
 }
 
-/* Of all hosts together, if there are or were some. */
+/* Prints the sums over all hosts, if there are or were any streams. */
 static void print_import_streams(const cJSON *rule)
 {
 	const cJSON *host;
@@ -382,7 +382,7 @@ static tl_client *connect_to(const struct config *config, const char *name_space
 	return NULL;
 }
 
-/* Publishes the name that asks for @name. */
+/* Requests @name, by publishing the name that stands for the request. */
 static int request(tl_client *client, const struct rule *rule, const char *name)
 {
 	const tl_put_options options = { .size = sizeof(options), .ttl_ns = FETCH_NS };

@@ -21,7 +21,7 @@ struct reading {
 	struct config *config;
 	const char *path;
 	int line;
-	char section[64]; /* of the line before */
+	char section[64]; /* the section of the previous line */
 	char why[256];	  /* the first error; "": none so far */
 };
 
@@ -35,7 +35,7 @@ __attribute__((format(printf, 2, 3))) static int wrong(struct reading *r, const 
 	return 0;
 }
 
-/* Dots, spaces and wildcards have a meaning in subjects. */
+/* Words become parts of subjects, where dots, spaces and wildcards have a meaning. */
 bool config_is_word(const char *text, size_t most)
 {
 	size_t n = 0;
@@ -80,14 +80,14 @@ static int take_number(struct reading *r, unsigned *to, int least, int most, con
 	return 1;
 }
 
-/* ":" and a number. */
+/* True if @text is ":" and a port number. */
 static bool is_port(const char *text)
 {
 	return text && text[1] && !text[1 + strspn(text + 1, "0123456789")] && strlen(text) < 7 &&
 	       atoi(text + 1) <= UINT16_MAX;
 }
 
-/* All users of this host may see them, and nobody else. */
+/* Takes loopback addresses only: all users of this host may read metrics, and nobody else. */
 static int take_metrics(struct reading *r, char **to, const char *value)
 {
 	const char *port = strrchr(value, ':');
@@ -250,7 +250,7 @@ static int on_line(void *context, const char *section, const char *name, const c
 	return rule ? take_rule(r, rule, name, value) : 0;
 }
 
-/* Takes sections without a line, of which inih does not tell. Returns 0 for an error. */
+/* Takes sections without lines, which inih does not report. Returns 0 for an error. */
 static int take_bare_sections(struct reading *r)
 {
 	FILE *file = fopen(r->path, "re");
@@ -271,7 +271,7 @@ static int take_bare_sections(struct reading *r)
 	return ok;
 }
 
-/* Whether it can be read. Else that is said. */
+/* Returns whether the file can be read. If not, logs that. */
 static bool is_readable(const char *path)
 {
 	if (!access(path, R_OK))
@@ -281,7 +281,7 @@ static bool is_readable(const char *path)
 	return false;
 }
 
-/* Two imports into one namespace would take each other's names for their own. */
+/* Imports that overlap in a namespace would take each other's names for their own. */
 static bool overlap(const struct rule *a, const struct rule *b)
 {
 	size_t one = strlen(a->prefix), other = strlen(b->prefix);
@@ -290,7 +290,7 @@ static bool overlap(const struct rule *a, const struct rule *b)
 	       !strncmp(a->prefix, b->prefix, one < other ? one : other);
 }
 
-/* What is wrong with the rules together. Returns 0 for an error. */
+/* Checks the rules against each other. Returns 0 for an error. */
 static int check_rules(struct reading *r)
 {
 	const struct config *c = r->config;
@@ -319,7 +319,7 @@ static int check_rules(struct reading *r)
 	return 1;
 }
 
-/* What is wrong with the whole. Returns 0 for an error. */
+/* Checks the configuration as a whole. Returns 0 for an error. */
 static int check_whole(struct reading *r)
 {
 	const struct config *c = r->config;

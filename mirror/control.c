@@ -22,7 +22,7 @@
 #include "util/log.h"
 #include "util/path.h"
 
-#define LOOK_NS (NS_PER_SEC / 10) /* between two looks whether the other one has ended */
+#define LOOK_NS (NS_PER_SEC / 10) /* between checks whether the other mirror has ended */
 #define TYPE_METRICS "application/openmetrics-text; version=1.0.0; charset=utf-8"
 #define TYPE_JSON "application/json"
 
@@ -32,12 +32,12 @@ struct control {
 	const struct mirror *mirror;
 	char path[CONTROL_PATH_MAX]; /* "": there is none */
 	int lock_fd;
-	struct MHD_Daemon *local, *tcp; /* NULL: it does not listen there */
+	struct MHD_Daemon *local, *tcp; /* NULL: not listening there */
 };
 
 /* ---- the lock ---- */
 
-/* The socket that programs use without any address. */
+/* Finds the socket that programs use if they give no address. */
 static void default_socket(char *path, size_t size)
 {
 	const char *from_env = address_path(secure_getenv("TENSORLEASE_SOCKET"));
@@ -51,7 +51,7 @@ static void default_socket(char *path, size_t size)
 	snprintf(path, size, "%s/socket", directory);
 }
 
-/* Daemons may have sockets in one directory, if these have names of their own. */
+/* Each socket has its own path here, since several daemons may have sockets in one directory. */
 bool control_path(const struct config *config, char path[CONTROL_PATH_MAX])
 {
 	const char *asked = address_path(config->socket), *name;
@@ -80,7 +80,7 @@ static int open_lock(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-/* A directory that is not there is no reason not to run, unless it was asked for. */
+/* Runs without a control socket if its directory is missing, unless the user has set the path. */
 static int no_control(struct control *c, const struct config *config, int r)
 {
 	if (config->control) {
@@ -125,7 +125,7 @@ int control_wait(struct control **out, const struct config *config, const sigset
 
 /* ---- answers ---- */
 
-/* Sends a text, which it frees. NULL: there is no memory. */
+/* Sends @text and frees it. NULL means out of memory. */
 static enum MHD_Result respond(struct MHD_Connection *c, unsigned status, const char *type,
 			       char *text, size_t size)
 {
@@ -149,7 +149,7 @@ static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const c
 	return respond(c, status, "text/plain; charset=utf-8", strdup(text), strlen(text));
 }
 
-/* Consumes the object. */
+/* Sends the object as JSON and frees it. */
 static enum MHD_Result respond_json(struct MHD_Connection *c, cJSON *object)
 {
 	char *text = cJSON_PrintUnformatted(object);
@@ -182,7 +182,7 @@ static enum MHD_Result answer_local(void *context, struct MHD_Connection *c, con
 
 	(void)version;
 	(void)upload;
-	if (!*seen || *upload_size) { /* its headers have come; or its body comes, in parts */
+	if (!*seen || *upload_size) { /* only the headers have come, or a part of a body */
 		*seen = context;
 		*upload_size = 0;
 		return MHD_YES;
@@ -199,8 +199,8 @@ static enum MHD_Result answer_local(void *context, struct MHD_Connection *c, con
 	return refuse(c, MHD_HTTP_NOT_FOUND, "there are /status, /metrics and /tree?name=NAME\n");
 }
 
-/* A page of another site may have its name mean this machine, and read what is served here: then
- * Host is that name. */
+/* Prevents DNS rebinding: a web page whose site's name resolves to this machine could read the
+ * metrics, but its requests have that name as their Host. */
 static bool host_is_good(struct MHD_Connection *c)
 {
 	static const char *const good[] = { "127.0.0.1", "localhost", "[::1]" };
@@ -238,7 +238,7 @@ static enum MHD_Result answer_tcp(void *context, struct MHD_Connection *c, const
 
 /* ---- start and end ---- */
 
-/* Takes over the descriptor. */
+/* Serves on @fd_take, which it takes over. */
 static int start(struct control *c, struct MHD_Daemon **to, int fd_take,
 		 MHD_AccessHandlerCallback answer)
 {
@@ -251,7 +251,7 @@ static int start(struct control *c, struct MHD_Daemon **to, int fd_take,
 	return *to ? 0 : -ENOMEM;
 }
 
-/* What a mirror that was killed has left is in the way. */
+/* Removes the socket of a mirror that was killed, since bind() would fail. */
 static bool remove_stale(const char *path)
 {
 	struct stat st;
@@ -268,14 +268,14 @@ static int listen_local(const char *path)
 		return -errno;
 	strcpy(address.sun_path, path);
 	remove_stale(path);
-	/* The file gets the mode that the socket has. */
+	/* bind() gives the file the mode of the socket. */
 	if (fchmod(fd, 0600) || bind(fd, (struct sockaddr *)&address, sizeof(address)) ||
 	    listen(fd, CONNECTIONS_MAX))
 		return -errno;
 	return take_fd(&fd);
 }
 
-/* Says where, with the port that it has. */
+/* Logs the address, with the port that was chosen. */
 static void tell_metrics(int fd)
 {
 	struct sockaddr_storage address = { 0 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control socket: who may connect to it can ask what the mirror does. Of those mirrors that
- * have the same one, one runs, and the others wait for its end.
+ * The control socket. Whoever may connect to it can ask what the mirror does. Only one mirror with
+ * the same control socket runs at a time; the others wait for its end.
  */
 #pragma once
 
@@ -13,15 +13,14 @@ struct control;
 
 enum { CONTROL_PATH_MAX = 108 };
 
-/* Where it is. Returns false if that is too long. */
+/* Finds the path of the control socket. Returns false if that is too long. */
 bool control_path(const struct config *config, char path[CONTROL_PATH_MAX]);
-/* Waits until no other mirror has it. Returns 0, 1 if one of the signals @ends has come, or a
- * negative errno after an error message. */
+/* Waits until no other mirror has the control socket. Returns 0, 1 if one of the signals @ends has
+ * come, or a negative errno after an error message. */
 int control_wait(struct control **out, const struct config *config, const sigset_t *ends);
-/* Begins to answer, also for metrics by TCP. Returns 0 or a negative errno after an error message.
- */
+/* Begins to answer, also metrics by TCP. Returns 0 or a negative errno after an error message. */
 int control_start(struct control *control, const struct mirror *mirror);
-/* Answers nobody any more. */
+/* Stops answering. */
 void control_stop(struct control *control);
-/* Another mirror may take over. @control may be NULL. */
+/* Lets another mirror take over. @control may be NULL. */
 void control_close(struct control *control);

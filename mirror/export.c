@@ -23,19 +23,19 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define BATCH_NS NS_PER_MS	  /* an announcement waits so long at most for others */
-#define LOOK_NS (30 * NS_PER_SEC) /* a set is looked at again */
+#define BATCH_NS NS_PER_MS	  /* the longest that an announcement waits for others */
+#define LOOK_NS (30 * NS_PER_SEC) /* how often a set is checked again */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 enum { PAGES_KEPT = 8 };
 
-/* A page of the list, as it was sent. Many hosts ask for the same one at a time. */
+/* A page of the list, as it was sent. Many hosts ask for the same page at the same time. */
 struct kept_page {
 	char *after, *text; /* NULL: none yet */
 	size_t size;
 	uint64_t life;
-	/* It answers questions while there are no more changes than there were before it was made,
-	 * and those that had come before, up to that number. */
+	/* It is valid while `changes` is as it was before the page was made. It also answers the
+	 * questions up to number `until`, which had come before it was made. */
 	unsigned changes;
 	uint64_t until;
 };
@@ -44,7 +44,7 @@ struct kept_page {
 struct offer {
 	char *name;
 	uint64_t version, committed_ns;
-	struct ticket *ticket; /* NULL: nobody needed one */
+	struct ticket *ticket; /* NULL: none was needed yet */
 };
 
 struct export
@@ -58,22 +58,22 @@ struct export
 	tl_watch *watch;
 	pthread_t thread;
 	bool running;
-	int64_t sent_ns;       /* when the thread has announced something last */
-	_Atomic uint32_t stop; /* it ends waits */
+	int64_t sent_ns;       /* when the thread last announced something */
+	_Atomic uint32_t stop; /* interrupts waits */
 	atomic_bool over;      /* its connection was ended by an administrator */
 	atomic_ullong life;
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
-	pthread_mutex_t lock; /* for what follows */
+	pthread_mutex_t lock; /* protects what follows */
 	void *offers;	      /* a tree, by name */
-	struct given given;   /* has the lock of the tickets */
-	struct ticket *set;   /* its newest moment, if they are a set */
-	uint64_t moment;      /* its time */
+	struct given given;   /* under the lock of the tickets */
+	struct ticket *set;   /* the newest moment, if the rule is a set */
+	uint64_t moment;      /* that moment's time */
 	/* Counted before a change is announced. So a host that gets an older page hears of the
 	 * change later. */
 	atomic_uint changes;
-	struct kept_page kept[PAGES_KEPT]; /* for on_list() alone */
+	struct kept_page kept[PAGES_KEPT]; /* used by on_list() only */
 	unsigned keep_next;
-	uint64_t questions; /* that have come to on_list() */
+	uint64_t questions; /* number of calls of on_list() */
 };
 
 static int compare_offers(const void *a, const void *b)
@@ -98,7 +98,7 @@ void export_renew(struct export *e)
 
 /* ---- what is offered ---- */
 
-/* Forgets a name. Returns whether it was offered, and as what in *@note. */
+/* Forgets a name. Returns whether it was offered; then *@note says that its version is gone. */
 static bool offer_remove(struct export *e, const char *name, struct note *note)
 {
 	const struct offer key = { .name = (char *)name };
@@ -140,7 +140,7 @@ static struct offer *offer_find_or_add(struct export *e, const char *name)
 	return NULL;
 }
 
-/* Offers what a name means now, with a ticket if @ticket is not NULL. Returns 0 or -ENOMEM. */
+/* Offers a name's present version, with a ticket if @ticket is not NULL. Returns 0 or -ENOMEM. */
 static int offer_update(struct export *e, const tl_info *info, unsigned char *ticket)
 {
 	const struct member member = { .name = info->name,
@@ -168,8 +168,8 @@ static int offer_update(struct export *e, const tl_info *info, unsigned char *ti
 	return r;
 }
 
-/* Adds what a name means now, with its bytes if they are few and @with_bytes. Returns 0 or a
- * negative errno: -ENOENT if it means nothing that can be offered. */
+/* Adds a note of the name's tensor, with its bytes if they are few and @with_bytes. Returns 0 or a
+ * negative errno: -ENOENT if the name has no tensor that can be offered. */
 static int add_name(struct export *e, struct notes *notes, const char *name, bool with_bytes)
 {
 	const tl_get_options get = rule_get_options(e->rule);
@@ -221,7 +221,7 @@ static void free_offer(void *node)
 	free(offer);
 }
 
-/* Another daemon is there, which has none of the names. Other hosts see it when they compare. */
+/* Another daemon has started, without any of the names. Other hosts notice when they compare. */
 static void forget_all(struct export *e)
 {
 	pthread_mutex_lock(&e->lock);
@@ -237,7 +237,7 @@ static void forget_all(struct export *e)
 	export_beat(e);
 }
 
-/* What the name means by now decides, and not what the event says. */
+/* Announces what the name means by now, which may be newer than the event. */
 static void handle_event(struct export *e, struct notes *notes, const tl_watch_event *event)
 {
 	struct note note;
@@ -256,7 +256,7 @@ bool export_is_over(const struct export *e)
 	return atomic_load(&e->over);
 }
 
-/* After an error. */
+/* Pauses after an error, and notes whether the connection was ended on purpose. */
 static void pause_or_end(struct export *e, int r, const char *what, const char *why)
 {
 	if (r == -ECONNABORTED)
@@ -265,7 +265,7 @@ static void pause_or_end(struct export *e, int r, const char *what, const char *
 	nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
 }
 
-/* Sends one event, and those that come until BATCH_NS have passed since the last announcement. */
+/* Announces one event, and others that come within BATCH_NS of the last announcement. */
 static int announce(struct export *e, tl_watch_event *event)
 {
 	const int64_t until = e->sent_ns + BATCH_NS, end = now_mono_ns() + BATCH_NS;
@@ -307,7 +307,7 @@ static void *run(void *context)
 	return NULL;
 }
 
-/* Says what the set is now, if that is another moment. */
+/* Announces the set as it is now, if it has changed. */
 static int announce_set(struct export *e)
 {
 	char *message = NULL;
@@ -324,7 +324,7 @@ static int announce_set(struct export *e)
 	return r < 0 ? r : 0;
 }
 
-/* The thread of a set: whatever has changed, it is looked at as a whole. */
+/* The thread of a set. After any change it announces the set as a whole. */
 static void *run_set(void *context)
 {
 	const tl_wait_options now = { .size = sizeof(now) };
@@ -341,7 +341,7 @@ static void *run_set(void *context)
 			r = tl_watch_next(e->watch, &now, &event);
 		if (r == -ETIMEDOUT || r == -EAGAIN)
 			r = announce_set(e);
-		/* -EAGAIN: they change while it looks */
+		/* -EAGAIN: names changed while they were read */
 		wait.timeout_ns = r == -EAGAIN ? BATCH_NS : r ? 0 : LOOK_NS;
 		if (r && r != -EAGAIN && r != -ECANCELED)
 			pause_or_end(e, r, "a set cannot be announced now",
@@ -367,7 +367,7 @@ static int add_stream(const tl_stream_info *info, void *context)
 	return 0;
 }
 
-/* Says which streams there are. */
+/* Adds the streams that there are. */
 static int add_streams(struct export *e, struct notes *notes)
 {
 	struct feeds *feeds = serve_feeds(e->serve);
@@ -392,8 +392,7 @@ void export_beat(struct export *e)
 
 	int r = notes_begin(e, &notes);
 
-	if (!r && e->rule->streams && add_streams(e, &notes)) { /* it is not known which there are
-								 */
+	if (!r && e->rule->streams && add_streams(e, &notes)) { /* the list failed */
 		notes_deinit(&notes);
 		r = notes_begin(e, &notes);
 	}
@@ -405,7 +404,7 @@ void export_beat(struct export *e)
 	notes_deinit(&notes);
 }
 
-/* A host asks who is there. After an absence of the server all hosts do so at once, and one beat
+/* A host asks which hosts there are. When the server comes back all hosts ask at once, so one beat
  * answers many of them. */
 static void on_who(void *context, const char *subject, const char *reply, const void *data,
 		   size_t size)
@@ -423,8 +422,7 @@ static void on_who(void *context, const char *subject, const char *reply, const 
 struct page {
 	const char *after;
 	size_t count;
-	char *names[NOTES_MAX + 1]; /* one more than fit, so that it is known whether there are more
-				     */
+	char *names[NOTES_MAX + 1]; /* one more than fit, which shows whether there are more */
 };
 
 static void add_to_page(const void *node, VISIT which, void *context)
@@ -439,8 +437,8 @@ static void add_to_page(const void *node, VISIT which, void *context)
 	p->count += p->names[p->count] != NULL;
 }
 
-/* Adds the names of a page, and says whether another one follows. A name that means nothing by now
- * is left out. Returns 0 or a negative errno. */
+/* Adds the names of a page, and says whether another one follows. Leaves out
+ * names that mean nothing by now. Returns 0 or a negative errno. */
 static int fill_page(struct export *e, struct notes *notes, const struct page *p)
 {
 	size_t n = 0;
@@ -454,7 +452,7 @@ static int fill_page(struct export *e, struct notes *notes, const struct page *p
 	return notes_page(notes, n < p->count ? p->names[n - 1] : "");
 }
 
-/* Answers with the newest moment, or how to get that. */
+/* Answers with the newest moment of the set, or with a ticket to fetch it. */
 static void list_set(struct export *e, const char *reply)
 {
 	struct notes notes = { 0 };
@@ -476,7 +474,7 @@ static void list_set(struct export *e, const char *reply)
 	free(text);
 }
 
-/* Takes those names of the question that are offered, each after a byte 0. With the lock. */
+/* Takes the offered names of a question, in which each follows a byte 0. With the lock. */
 static void take_names(const struct export *e, struct page *p, const char *question, size_t size)
 {
 	for (size_t at = 1; at < size && p->count < NOTES_MAX; at += strlen(question + at) + 1) {
@@ -538,7 +536,7 @@ static void page_free(struct kept_page *p)
 	free(p->text);
 }
 
-/* Makes the page after a name, in place of the oldest one. Returns NULL after an error. */
+/* Makes the page that follows a name, in place of the oldest page. Returns NULL after an error. */
 static const struct kept_page *page_make(struct export *e, const char *after)
 {
 	struct kept_page *p = &e->kept[e->keep_next++ % PAGES_KEPT];
@@ -555,8 +553,8 @@ static const struct kept_page *page_make(struct export *e, const char *after)
 	return p->after ? p : NULL;
 }
 
-/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
- * those that it has; or with nothing after an error. */
+/* Answers a question for a page of names. If it begins with a byte 0 it lists the names to send;
+ * else it is the name after which the page begins. After an error the answer is empty. */
 static void on_list(void *context, const char *subject, const char *reply, const void *data,
 		    size_t size)
 {
@@ -622,7 +620,7 @@ static int fail(const struct rule *rule, const char *what)
 	return -EIO;
 }
 
-/* Lists are to be whole from the first one on. */
+/* Offers each name at the start, since even the first list must be complete. */
 static int offer_first(const tl_info *info, void *context)
 {
 	struct export *e = context;

@@ -21,7 +21,7 @@
 enum {
 	WINDOW = 32,
 	LARGE_WINDOW = 4
-}; /* items that a host has not got yet; those that are not inline */
+}; /* the most items held for a host; of these, the most that are not inline */
 
 /* A stream that is offered. */
 struct offered {
@@ -30,10 +30,10 @@ struct offered {
 	tl_client *client;
 	struct given *given;
 	char *name;
-	bool again; /* since feeds_begin_offer() */
+	bool again; /* offered again since feeds_begin_offer() */
 };
 
-/* By which streams of a rule are read for a host, so that who is held up sees for which. */
+/* A connection that reads a rule's streams for one host, whose name is in its label. */
 struct reader {
 	struct reader *next;
 	const struct rule *rule;
@@ -45,12 +45,12 @@ struct reader {
 /* An item that was taken here. */
 struct held {
 	tl_item *item;
-	DLManagedTensorVersioned **tensors; /* if they are inline */
-	struct ticket *ticket;		    /* else */
+	DLManagedTensorVersioned **tensors; /* if it is sent inline */
+	struct ticket *ticket;		    /* if it is not */
 	uint64_t bytes;
 };
 
-/* Of a host. */
+/* A subscription to a stream for one host. */
 struct feed {
 	struct feed *next;
 	struct feeds *feeds;
@@ -60,15 +60,15 @@ struct feed {
 	uint64_t id;
 	struct reader *reader;
 	tl_subscription *subscription;
-	bool queue; /* its items are acknowledged */
+	bool queue; /* its stream is a queue, so items must be acknowledged */
 	pthread_t thread;
-	bool stop, over; /* it is to end; its stream is gone */
-	bool ended;	 /* the stream, after the items that are held */
+	bool stop, over; /* the thread must end; the stream is gone */
+	bool ended;	 /* the stream has ended, after the items that are held */
 	struct held held[WINDOW];
-	uint64_t first; /* number of the first one that is held */
+	uint64_t first; /* number of the first item that is held */
 	unsigned count, large;
 	int64_t used_ns;
-	void *waiting; /* who asks; NULL: nobody */
+	void *waiting; /* the suspended request; NULL: there is none */
 	int64_t waits_ns;
 };
 
@@ -198,7 +198,7 @@ static tl_client *reader_connect(const struct feeds *s, const struct rule *rule,
 	return tl_connect(&options, &client) ? NULL : client;
 }
 
-/* Counts its use. With the lock. */
+/* Finds a reader and counts a use of it. With the lock. */
 static struct reader *reader_use_known(struct feeds *s, const struct rule *rule, const char *host)
 {
 	struct reader *r = reader_find(s, rule, host);
@@ -208,7 +208,7 @@ static struct reader *reader_use_known(struct feeds *s, const struct rule *rule,
 	return r;
 }
 
-/* Returns NULL after an error. Without the lock. */
+/* Finds or makes a reader. Returns NULL after an error. Without the lock. */
 static struct reader *reader_use(struct feeds *s, const struct rule *rule, const char *host)
 {
 	struct reader *r, *made = NULL;
@@ -235,7 +235,7 @@ static struct reader *reader_use(struct feeds *s, const struct rule *rule, const
 	return r;
 }
 
-/* @r may be NULL. Without the lock. */
+/* Ends a use of a reader. @r may be NULL. Without the lock. */
 static void reader_drop(struct feeds *s, struct reader *r)
 {
 	struct reader **link = &s->readers;
@@ -257,7 +257,7 @@ static void reader_drop(struct feeds *s, struct reader *r)
 
 /* ---- a feed ---- */
 
-/* Whoever asks is answered. With the lock. */
+/* Resumes the suspended request, if there is one. With the lock. */
 static void wake(struct feed *f)
 {
 	if (f->waiting)
@@ -278,7 +278,7 @@ static struct held *held_at(struct feed *f, uint64_t number)
 	return &f->held[number % WINDOW];
 }
 
-/* The host has them. With the lock. */
+/* Releases the items up to number @done, which the host has. With the lock. */
 static void acknowledge(struct feed *f, uint64_t done)
 {
 	for (; f->count && f->first <= done; f->first++, f->count--) {
@@ -289,7 +289,7 @@ static void acknowledge(struct feed *f, uint64_t done)
 	pthread_cond_broadcast(&f->feeds->room);
 }
 
-/* Of a tensor that the library has given. */
+/* Returns the size in bytes of a tensor from the library. */
 static uint64_t size_of(const DLTensor *t)
 {
 	uint64_t size = 0;
@@ -298,8 +298,8 @@ static uint64_t size_of(const DLTensor *t)
 	return size;
 }
 
-/* Makes what is sent of an item. Returns 0 or a negative errno: -ENOTSUP if it is on a GPU, or its
- * elements of less than a byte are padded. */
+/* Prepares an item for sending. Returns 0 or a negative errno: -ENOTSUP if it is on a GPU, or has
+ * padded elements of less than a byte. */
 static int hold(struct feed *f, tl_item *item, struct held *h)
 {
 	const size_t count = tl_item_count(item);
@@ -321,7 +321,7 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 		    (h->tensors[n]->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED))
 			r = -ENOTSUP;
 	}
-	/* unless all its bytes fit into a message with others */
+	/* too large to be sent inline: needs a ticket */
 	if (!r && (h->bytes > NOTE_INLINE_MAX || count > NOTES_MAX)) {
 		h->ticket = ticket_offer_item(f->feeds->tickets, f->given, members, count,
 					      take_ptr(h->tensors));
@@ -333,7 +333,7 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 	return r;
 }
 
-/* Waits for an item, and holds it. */
+/* Takes an item, waiting for it, and holds it. */
 static int take(struct feed *f)
 {
 	const tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
@@ -397,7 +397,7 @@ static void *run(void *context)
 	return NULL;
 }
 
-/* Without the lock; it is in no list. */
+/* Ends a feed that is in no list. Without the lock. */
 static void feed_free(struct feed *f)
 {
 	pthread_mutex_lock(&f->feeds->lock);
@@ -407,7 +407,7 @@ static void feed_free(struct feed *f)
 	pthread_mutex_unlock(&f->feeds->lock);
 	if (f->id)
 		pthread_join(f->thread, NULL);
-	/* what it has not said to have goes to others */
+	/* items that the host has not acknowledged go to others */
 	tl_subscription_close(f->subscription);
 	for (; f->count; f->first++, f->count--)
 		release(f, held_at(f, f->first));
@@ -415,7 +415,7 @@ static void feed_free(struct feed *f)
 	free(f);
 }
 
-/* Returns it, or NULL after an error. Without the lock. */
+/* Subscribes for a host. Returns the feed, or NULL after an error. Without the lock. */
 static struct feed *feed_new(struct feeds *s, const struct offered *o,
 			     const struct feed_asker *asker)
 {
@@ -621,7 +621,7 @@ static struct feed *find_feed(const struct feeds *s, const unsigned char stream[
 	return f;
 }
 
-/* With the lock, which it gives up meanwhile. */
+/* Finds or makes a host's feed of a stream. With the lock, which it gives up meanwhile. */
 static struct feed *find_or_make(struct feeds *s, const unsigned char stream[TICKET_SIZE],
 				 const struct feed_asker *asker)
 {
@@ -652,7 +652,7 @@ static struct feed *find_or_make(struct feeds *s, const unsigned char stream[TIC
 	return f;
 }
 
-/* Nobody takes items there. With the lock, which it gives up meanwhile. */
+/* Ends a queue's feed, as its host takes no items. With the lock, which it gives up meanwhile. */
 static void end_of(struct feeds *s, const unsigned char stream[TICKET_SIZE],
 		   const struct feed_asker *asker)
 {
@@ -695,7 +695,7 @@ char *feed_ask(struct feeds *s, const unsigned char stream[TICKET_SIZE],
 	else if (*r == -EAGAIN && !asker->full && f->ended && !f->count && !asker->ended)
 		text = write_end(f, size);
 	else if (*r == -EAGAIN && waiting && !asker->full) {
-		wake(f); /* who asked before does no more */
+		wake(f); /* the earlier request is obsolete */
 		s->waits->suspend(waiting);
 		f->waiting = waiting;
 		f->waits_ns = f->used_ns;

@@ -13,58 +13,58 @@
 #include "mirror/fetch.h"
 #include "util/clock.h"
 
-#define PATIENCE_NS (10 * NS_PER_SEC) /* between two pieces */
-#define STARVED_NS (6 * NS_PER_SEC)   /* between two pieces, of a host that waits for them too */
-#define NOT_YET_NS (4 * NS_PER_MS)    /* until a host that waits is asked again */
-#define FAILED_NS (NS_PER_SEC / 4)    /* until the origin is asked again */
+#define PATIENCE_NS (10 * NS_PER_SEC) /* the longest pause between two pieces */
+#define STARVED_NS (6 * NS_PER_SEC)   /* the same, for a host that relays and waits itself */
+#define NOT_YET_NS (4 * NS_PER_MS)    /* until a host that waits for the piece is asked again */
+#define FAILED_NS (NS_PER_SEC / 4)    /* until the origin is asked again after a failure */
 
 enum { CONNECT_S = 3, STALL_S = 3, BUFFER = 512 << 10, URL_MAX = 256, MESSAGE_MAX = 64 << 20 };
-enum { LANES = 2 }; /* connections, so that one brings bytes while the other asks */
+enum { LANES = 2 }; /* connections: while one receives bytes the other asks */
 enum { OK = 200, NOT_YET = 202, MOVED = 307, GONE = 410, UNAVAILABLE = 503 };
 
 struct want {
 	uint64_t piece;
-	char *to; /* NULL: a message comes, and no piece */
+	char *to; /* NULL: a message is wanted, not a piece */
 	size_t size;
 };
 
-/* A connection, and the piece that comes by it. */
+/* A connection, and the piece that it fetches. */
 struct lane {
 	struct fetch *fetch;
 	CURL *curl;
-	bool busy;	    /* it has a piece to bring */
-	bool asked;	    /* and has asked for it; else it asks at @ask_ns */
-	bool hashed;	    /* the other end has said @hash */
+	bool busy;	    /* it has a piece to fetch */
+	bool asked;	    /* it has asked for the piece; otherwise it asks at `ask_ns` */
+	bool hashed;	    /* `hash` has come */
 	char from[URL_MAX]; /* as in struct fetch */
 	int64_t ask_ns;
 	struct want want;
 	uint64_t hash;
 	char *to; /* where the rest of the piece goes */
 	size_t left;
-	size_t message_size; /* of what came in place of the piece */
+	size_t message_size; /* of `message`, which came in place of the piece */
 	char *message;
-	char moved[URL_MAX]; /* to where */
+	char moved[URL_MAX]; /* the URL of a redirect */
 	struct curl_slist *headers;
 	char why[CURL_ERROR_SIZE];
 };
 
 struct fetch {
 	const struct config *config;
-	const char *url; /* of this host */
+	const char *url; /* this host's */
 	const atomic_bool *stop;
 	struct pace *pace;
 	CURLM *multi;
 	struct lane lanes[LANES];
 	/* the transfer: */
 	const struct source *source;
-	size_t member;	    /* of which the next piece is */
-	uint64_t first, at; /* the number of its first piece; where the next one begins */
+	size_t member;	    /* the member to which the next piece belongs */
+	uint64_t first, at; /* that member's first piece; the offset of the next one */
 	size_t left;	    /* pieces that have not come */
-	bool begun; /* one comes; until then one lane asks, since there may be a newer version */
-	int64_t came_ns;	  /* when the last one came */
-	char from[URL_MAX];	  /* who is asked; "": the origin */
-	char lost[URL_MAX];	  /* who does not answer */
-	const struct lane *newer; /* whose message tells what is newer */
+	bool begun;	 /* a piece comes; before, one lane asks: it may learn of a newer version */
+	int64_t came_ns; /* when the last one came */
+	char from[URL_MAX];	  /* the host that is asked; "": the origin */
+	char lost[URL_MAX];	  /* the host that does not answer */
+	const struct lane *newer; /* the lane with the message about a newer version */
 	char why[CURL_ERROR_SIZE + 64];
 };
 
@@ -90,7 +90,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 
 	(void)one;
 	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (status != OK || !l->want.to) { /* it says what is newer, or why not */
+	if (status != OK || !l->want.to) { /* a message about a newer version, or an error text */
 		return add_message(l, bytes, n) ? n : 0;
 	}
 	if (n > l->left)
@@ -101,7 +101,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 	return n;
 }
 
-/* Returns the value of a header line without spaces at its ends, or NULL if it is another one. */
+/* Returns the value of a header line, without spaces, or NULL if the line is another header. */
 static const char *value_of(const char *line, size_t n, const char *key, char value[URL_MAX])
 {
 	const size_t len = strlen(key);
@@ -128,7 +128,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *context)
 	return n;
 }
 
-/* Ends the request if all are to end. */
+/* Ends the request once `stop` is set. */
 static int on_progress(void *context, curl_off_t all, curl_off_t now, curl_off_t out_all,
 		       curl_off_t out)
 {
@@ -234,7 +234,7 @@ const char *fetch_newer(const struct fetch *f, size_t *size)
 
 /* ---- a transfer ---- */
 
-/* Adds NAME: VALUE. Returns 0 or -ENOMEM. */
+/* Adds the header NAME: VALUE. Returns 0 or -ENOMEM. */
 static int add_header(struct lane *l, const char *name, const char *value)
 {
 	char text[URL_MAX + 16];
@@ -288,13 +288,13 @@ static void ask_again(struct lane *l, int64_t after_ns)
 	l->ask_ns = now_mono_ns() + after_ns;
 }
 
-/* Whoever is asked has failed. Returns 0: it is tried again; or a negative errno. */
+/* Handles a failure of the host that was asked. Returns 0 to try again, or a negative errno. */
 static int failed(struct fetch *f, struct lane *l, int r)
 {
 	if (!*l->from && r == -EBADMSG)
 		return r;
 	ask_again(l, *l->from ? 0 : FAILED_NS);
-	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
+	if (*l->from && !strcmp(l->from, f->from)) { /* tell the origin, which names another host */
 		strcpy(f->lost, f->from);
 		if (f->source->lost)
 			atomic_fetch_add(f->source->lost, 1);
@@ -304,7 +304,7 @@ static int failed(struct fetch *f, struct lane *l, int r)
 	return 0;
 }
 
-/* The origin has named who has it. */
+/* Handles a redirect: the origin has named a host that has the version. */
 static int moved(struct fetch *f, struct lane *l)
 {
 	char *end = strstr(l->moved, "/v1/");
@@ -318,7 +318,7 @@ static int moved(struct fetch *f, struct lane *l)
 	}
 	if (!*f->from)
 		strcpy(f->from, l->moved);
-	if (!strcmp(f->from, f->lost)) { /* it was not told yet */
+	if (!strcmp(f->from, f->lost)) { /* the origin does not know yet that it is lost */
 		f->from[0] = '\0';
 		ask_again(l, FAILED_NS);
 		return 0;
@@ -337,7 +337,7 @@ static int not_yet(struct fetch *f, struct lane *l)
 	return 0;
 }
 
-/* A request has ended. Returns 0, 1: its piece is there; or a negative errno. */
+/* Handles the end of a request. Returns 0; 1: its piece has come; or a negative errno. */
 static int take(struct fetch *f, struct lane *l, CURLcode c)
 {
 	long status = 0, error = 0;
@@ -348,7 +348,7 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
 		snprintf(f->why, sizeof(f->why), "%s", *l->why ? l->why : curl_easy_strerror(c));
 		curl_easy_getinfo(l->curl, CURLINFO_OS_ERRNO, &error);
 		if (c == CURLE_COULDNT_CONNECT && error == ECONNREFUSED && !*l->from)
-			return -EHOSTUNREACH; /* its tickets are gone with it */
+			return -EHOSTUNREACH; /* the origin has ended, and its tickets with it */
 		return failed(f, l, c == CURLE_WRITE_ERROR ? -EBADMSG : -EHOSTUNREACH);
 	}
 	if (status == NOT_YET)
@@ -369,7 +369,7 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
 	return failed(f, l, -EBADMSG);
 }
 
-/* Returns for how long a piece is not to be asked for yet. */
+/* Returns how long to wait before a piece of @size bytes may be requested. */
 static int64_t pace_wait(struct pace *pace, size_t size)
 {
 	const int64_t now = now_mono_ns();
@@ -385,7 +385,7 @@ static int64_t pace_wait(struct pace *pace, size_t size)
 	return at - now;
 }
 
-/* Returns false if no lane is to bring more. */
+/* Finds the next piece to fetch. Returns false if there is none left. */
 static bool next_want(struct fetch *f, struct want *want)
 {
 	for (; f->member < f->source->count; f->member++) {
@@ -405,8 +405,8 @@ static bool next_want(struct fetch *f, struct want *want)
 	return false;
 }
 
-/* Gives each lane a piece, and asks. Returns how long to wait, in ms, -1: all are there, or a
- * negative errno. */
+/* Gives each idle lane a piece, and sends requests. Returns how long to wait, in ms; -1: all pieces
+ * have come; or a negative errno. */
 static int ask_all(struct fetch *f)
 {
 	int64_t wait = NS_PER_SEC / 5, left;
@@ -421,7 +421,7 @@ static int ask_all(struct fetch *f)
 			l->busy = true;
 			ask_again(l, pace_wait(f->pace, l->want.size));
 			if (l->ask_ns > f->came_ns)
-				f->came_ns = l->ask_ns; /* patience begins then */
+				f->came_ns = l->ask_ns; /* PATIENCE_NS counts from then */
 		}
 		busy |= l->busy;
 		if (!l->busy || l->asked)

@@ -17,7 +17,7 @@
 #include "util/thread.h"
 
 #define SILENT_NS (7 * NS_PER_SEC)
-#define PATIENCE_NS (2 * NS_PER_SEC) /* then the origin is told that this host is there */
+#define PATIENCE_NS (2 * NS_PER_SEC) /* after this, tell the origin that this host is alive */
 
 enum { URL_MAX = 256, LABEL_MAX = 32 };
 
@@ -29,21 +29,21 @@ struct flow {
 	char url[URL_MAX];
 	char *name, *local;
 	struct stream_note note; /* its name is @name */
-	bool told;		 /* by the last message */
+	bool told;		 /* the last message had this stream */
 	struct came *came;
-	atomic_uint waiting; /* items of the last message that are not here */
-	struct flow *former; /* of the same name, which ends first; NULL: there is none */
+	atomic_uint waiting; /* items of the last message that are not put here yet */
+	struct flow *former; /* with the same name, must end first; or NULL */
 	pthread_t thread;
-	bool deletes; /* when it is to stop: the stream here goes as well */
+	bool deletes; /* on stopping, delete the stream here, too */
 	atomic_bool stop, over;
-	/* of the thread: */
+	/* used by the thread only: */
 	struct fetch *fetch;
 	tl_client *client;
 	tl_stream *stream;
 	uint64_t feed, done; /* all items of that feed up to this one are here */
 	atomic_bool ended;
-	int64_t heard_ns; /* when the origin has answered last */
-	bool lost;	  /* it does not any more */
+	int64_t heard_ns; /* when the origin last answered */
+	bool lost;	  /* the origin no longer answers */
 	struct log_limit failures;
 };
 
@@ -75,10 +75,10 @@ static int open_here(struct flow *f)
 		r = tl_connect(&connect, &f->client);
 	if (!r && !f->stream)
 		r = tl_stream_open(f->client, f->local, &options, &f->stream);
-	if (r == -EINVAL) /* somebody has opened it before it came: then it is as they wanted it */
+	if (r == -EINVAL) /* a program has opened it first, with its own options: keep those */
 		r = tl_stream_open(f->client, f->local, &existing, &f->stream);
 	if (r == -EMEDIUMTYPE && !tl_stream_stat(f->client, f->local, &info) && !info.subscribers) {
-		/* the origin has deleted it, and made one of the other mode */
+		/* the origin has deleted it, and made a stream of the other mode */
 		tl_delete(f->client, f->local);
 		r = tl_stream_open(f->client, f->local, &options, &f->stream);
 	}
@@ -90,7 +90,7 @@ static void close_here(struct flow *f)
 	tl_stream_close(take_ptr(f->stream));
 }
 
-/* Items of a queue are wanted where somebody takes them. */
+/* True if items are wanted here. Those of a queue are only if it has a subscriber. */
 static bool is_wanted(const struct flow *f)
 {
 	tl_stream_info info = { .size = sizeof(info) };
@@ -125,7 +125,7 @@ static void add_item(const struct item_note *item, size_t first, void *context)
 		all->items[all->count++] = *item;
 }
 
-/* How this host is. */
+/* What this host tells the origin with a request. */
 enum state { READY, FULL, IDLE };
 
 static int ask(struct flow *f, enum state state)
@@ -141,7 +141,7 @@ static int ask(struct flow *f, enum state state)
 	return fetch_message(f->fetch, f->url, f->note.ticket, "items", headers);
 }
 
-/* Says to the origin that this host is there. */
+/* Tells the origin that this host is alive. */
 static void ping(struct flow *f)
 {
 	ask(f, FULL);
@@ -189,8 +189,7 @@ static int fill(struct flow *f, tl_item_draft *draft, const struct item_note *it
 	return 0;
 }
 
-/* Makes room for an item here. While that takes long, the origin is told that this host is there.
- */
+/* Makes room for an item here. If that takes long, tells the origin that this host is alive. */
 static int draft_item(struct flow *f, const struct item_note *item, const struct note *notes,
 		      tl_item_draft **draft)
 {
@@ -240,7 +239,7 @@ static int commit(struct flow *f, tl_item_draft *draft, const struct item_note *
 	return r;
 }
 
-/* Puts an item here. Returns 0 or a negative errno; then it comes again. */
+/* Puts an item here. Returns 0 or a negative errno; then the origin sends the item again. */
 static int put(struct flow *f, const struct item_note *item, const struct note *notes)
 {
 	tl_item_draft *draft = NULL;
@@ -298,7 +297,7 @@ static int end_here(struct flow *f)
 	return f->ended ? 0 : r;
 }
 
-/* Does what a message says, whose data it copies first: more requests follow. */
+/* Handles a message. Copies its data first, because further requests overwrite them. */
 static int take_message(struct flow *f)
 {
 	size_t size;
@@ -364,7 +363,7 @@ static void flow_stop(struct flow *f, bool deletes)
 	atomic_store(&f->stop, true);
 }
 
-/* It was told to stop. */
+/* Waits for the end of a flow that was told to stop. */
 static void flow_join(struct flow *f)
 {
 	pthread_join(f->thread, NULL);
@@ -392,14 +391,14 @@ static void *run(void *context)
 	while (!atomic_load(&f->stop)) {
 		r = step(f);
 		if (r == -ESTALE || r == -ECHILD || r == -ENOTCONN)
-			close_here(f);	  /* the stream here is gone: it is made anew */
+			close_here(f);	  /* the stream here is gone: step() makes it anew */
 		if (r == -ECONNABORTED) { /* tensorlease kick */
 			close_here(f);
 			tl_close(take_ptr(f->client));
 		}
 		if (!f->lost && now_mono_ns() - f->heard_ns > SILENT_NS) {
 			f->lost = true;
-			close_here(f); /* subscribers here learn that this producer has ended */
+			close_here(f); /* lets subscribers here see that the producer has ended */
 		}
 		if (!r || atomic_load(&f->stop))
 			continue;
@@ -414,7 +413,7 @@ static void *run(void *context)
 	return NULL;
 }
 
-/* A message of a host. */
+/* A host's message that lists its streams. */
 struct update {
 	struct flows *flows;
 	const struct config *config;
@@ -423,7 +422,7 @@ struct update {
 	struct came *came;
 };
 
-/* @former: which is to end first, or NULL. Returns NULL after an error message. */
+/* Starts a flow after the end of @former, which may be NULL. NULL: failed, with a message. */
 static struct flow *flow_open(const struct update *u, const struct stream_note *stream,
 			      struct flow *former)
 {
@@ -452,15 +451,15 @@ static struct flow *flow_open(const struct update *u, const struct stream_note *
 	return NULL;
 }
 
-/* ---- those of an import ---- */
+/* ---- flows of an import ---- */
 
-/* Another ticket or URL tells that another mirror is there: the stream is the same. */
+/* True if ticket and URL are unchanged. If not, another mirror serves the stream. */
 static bool is_same(const struct flow *f, const struct stream_note *stream, const char *url)
 {
 	return !memcmp(f->note.ticket, stream->ticket, TICKET_SIZE) && !strcmp(f->url, url);
 }
 
-/* Else the origin has deleted the stream, and made another one. */
+/* False: the origin has deleted the stream, and made another one. */
 static bool has_form(const struct flow *f, const struct stream_note *stream)
 {
 	return f->note.mode == stream->mode && f->note.flags == stream->flags &&
@@ -468,7 +467,7 @@ static bool has_form(const struct flow *f, const struct stream_note *stream)
 	       f->note.max_tries == stream->max_tries && f->note.ttl_ns == stream->ttl_ns;
 }
 
-/* Where the flow of that name is, or the list's end. */
+/* Returns the link to the flow of that name, or the end of the list. */
 static struct flow **find(struct flow **list, const char *name, unsigned *count)
 {
 	for (*count = 0; *list && strcmp((*list)->name, name) != 0; (*count)++)
@@ -491,7 +490,7 @@ static struct flow *pop(struct flow **link)
 	return f;
 }
 
-/* Does not wait for its thread, which may wait for an answer. */
+/* Tells a flow to stop. Does not wait for its thread, which may be waiting for an answer. */
 static void flow_end(struct flows *flows, struct flow **link, bool deletes)
 {
 	struct flow *f = pop(link);
@@ -520,7 +519,7 @@ static void show_stream(const struct stream_note *stream, void *context)
 	struct flow **link = find(&u->flows->first, stream->name, &count), *f = *link;
 
 	if (!f && count == TL_STREAMS_MAX)
-		return; /* a namespace has no more */
+		return; /* a namespace cannot have more */
 	if (f && strcmp(f->host, u->host) != 0) {
 		log_warn_limited(&u->flows->conflicts, "two hosts have one stream",
 				 "name=%s of=%s refused=%s", log_str(f->name), f->host, u->host);

@@ -29,7 +29,7 @@ static struct importer *find(struct given *g, const char *host)
 	return NULL;
 }
 
-/* Without certificates a host may say any name. */
+/* Without certificates a host can claim any name, hence the checks. */
 static struct importer *add(struct given *g, const char *host)
 {
 	struct importer *grown;

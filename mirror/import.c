@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each name has one transfer at a time. What is announced meanwhile waits, the newest only. A host
- * is compared with when it comes, and then every half minute, so a lost message costs that at most.
+ * Each name has one transfer at a time; of versions announced meanwhile only the newest waits. Each
+ * host's list is compared when it appears, and every half minute: that repairs lost messages.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -22,14 +22,14 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-/* Until hosts are looked at again, by a beat of one. So long a list of the names here serves for
- * all of them. */
+/* The least time between two checks of the hosts, which beats trigger. For this long, one list of
+ * the names here serves all hosts. */
 #define LOOK_NS (3 * NS_PER_SEC / 2)
-#define DAEMON_NS (NS_PER_SEC / 10) /* until it is seen whether the daemon was restarted */
-#define SILENT_NS (7 * NS_PER_SEC)  /* of a host that sends a beat every 2 s */
+#define DAEMON_NS (NS_PER_SEC / 10) /* between checks whether the daemon was restarted */
+#define SILENT_NS (7 * NS_PER_SEC)  /* a host is gone after this silence: it beats every 2 s */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
-enum { ASK_MAX = 100 }; /* names in a question: their notes fit into a page */
+enum { ASK_MAX = 100 }; /* names per question, so that their notes fit into a page */
 
 /* ---- notes ---- */
 
@@ -47,13 +47,13 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 		r = replica_add(&i->replicas, origin, note->name, i->rule->prefix);
 	if (!r || origin_is_another(i, r, origin))
 		return;
-	if (r->origin != origin) { /* its numbers are others */
+	if (r->origin != origin) { /* versions of another host are not comparable */
 		r->origin = origin;
 		r->known = false;
 		replica_untell(r);
 	}
 	if (!r->told_gone || !replica_is_old(r, note))
-		r->told_ns = now_mono_ns(); /* the name is there */
+		r->told_ns = now_mono_ns(); /* the origin has the name */
 	if (replica_is_old(r, note))
 		return;
 	done = replica_is_done(r, note);
@@ -70,8 +70,8 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 
 /* ---- hosts ---- */
 
-/* Returns who has sent to a subject, tl1.RULE.WHAT.HOST, which the server permits to that host
- * alone; or NULL. */
+/* Returns the host of a subject tl1.RULE.WHAT.HOST, to which the server lets only that host
+ * publish; or NULL. */
 static struct origin *origin_of(struct import *i, const char *subject)
 {
 	const char *dot = strrchr(subject, '.'), *host = dot ? dot + 1 : subject;
@@ -84,11 +84,11 @@ static struct origin *origin_of(struct import *i, const char *subject)
 struct of_origin {
 	struct import *import;
 	struct origin *origin;
-	int64_t before_ns; /* those of which nothing was told since */
+	int64_t before_ns; /* names not announced since then */
 	struct replica *dead;
 };
 
-/* What was told is to be told again, and may be another thing by then. */
+/* Forgets what was announced: it will be announced again, and may have changed. */
 static void untell(struct replica *r)
 {
 	replica_untell(r);
@@ -104,8 +104,8 @@ static void untell_all(const void *node, VISIT which, void *context)
 		untell(r);
 }
 
-/* Two hosts of one name would take turns here: whoever was followed by another one does not come
- * back, as long as that is heard of. Else it is taken from now on. */
+/* True if the message is from a second host of the same name. Else two hosts would take turns: so a
+ * URL that another one has replaced is refused while that one is alive. A new URL is accepted. */
 static bool is_another_host(struct import *i, struct origin *o, const struct message *m)
 {
 	const uint64_t place = XXH3_64bits(m->url, strlen(m->url));
@@ -127,7 +127,7 @@ static bool is_another_host(struct import *i, struct origin *o, const struct mes
 	return true;
 }
 
-/* It has said something, so it is there. */
+/* Notes that the host is alive, since it has sent something. */
 static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 {
 	o->seen_ns = now_mono_ns();
@@ -144,7 +144,7 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 	o->up = true;
 }
 
-/* Whatever was told before, the name is to go. */
+/* Queues the deletion of the name here, whatever was announced before. */
 static void queue_gone(struct import *i, struct replica *r)
 {
 	free(r->target);
@@ -156,7 +156,7 @@ static void queue_gone(struct import *i, struct replica *r)
 	import_queue(i, r);
 }
 
-/* Names that are not in the list are gone there. Those that are gone here too are forgotten. */
+/* Deletes a name that was not in the host's list. If it means nothing here, too, forgets it. */
 static void queue_if_gone(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node;
@@ -190,16 +190,15 @@ static void origin_lost(struct import *i, struct origin *o)
 		gone_since(i, o, INT64_MAX);
 }
 
-/* The host that is to be compared with first, or NULL if none is yet. What is silent while there is
- * no connection is not gone. */
+/* Checks all hosts. Returns the one to compare with first, or NULL if none is due. Without a
+ * connection silent hosts do not count as gone. */
 static struct origin *look_after(struct import *i)
 {
 	const int64_t now = now_mono_ns();
 	const bool up = bus_is_up(i->bus);
 	const unsigned reconnects = bus_reconnects(i->bus);
-	const bool heard = up && reconnects == i->reconnects; /* since the last look, too */
-	const bool is_time = now - i->daemon_ns > DAEMON_NS;  /* not before each of many comparisons
-							       */
+	const bool heard = up && reconnects == i->reconnects; /* ever since the last check */
+	const bool is_time = now - i->daemon_ns > DAEMON_NS;  /* not at each call */
 	struct origin *due = NULL;
 	uint64_t started_ns;
 	bool is_room = false;
@@ -216,7 +215,7 @@ static struct origin *look_after(struct import *i)
 			is_room = true;
 		}
 		started_ns = is_time ? origin_look(o) : 0;
-		if (started_ns && started_ns != o->started_ns) { /* it may have lost our names */
+		if (started_ns && started_ns != o->started_ns) { /* our names may be lost */
 			o->compare_ns = o->started_ns ? 0 : o->compare_ns;
 			o->looked_ns = 0;
 			o->started_ns = started_ns;
@@ -240,7 +239,7 @@ struct taking {
 	struct import *import;
 	struct origin *origin;
 	bool is_page;
-	char next[TL_NAME_MAX + 1]; /* of a page */
+	char next[TL_NAME_MAX + 1]; /* where the next page begins */
 	int r;
 };
 
@@ -251,7 +250,7 @@ static void show_note(const struct message *m, const struct note *note, void *co
 	take_note(t->import, t->origin, m, note);
 }
 
-/* What this host exports does not come here. */
+/* True for a message of this host itself, whose names are not imported. */
 static bool is_own(struct import *i, const char *subject, const struct message *m)
 {
 	const char *dot = strrchr(subject, '.');
@@ -265,7 +264,7 @@ static bool is_own(struct import *i, const char *subject, const struct message *
 	return true;
 }
 
-/* The newest moment only. */
+/* Queues a set if the message is about a newer moment. */
 static void take_set(struct import *i, struct origin *o, const struct message *m, const void *data,
 		     size_t size)
 {
@@ -318,7 +317,7 @@ static void take_message(struct taking *t, const char *subject, const void *data
 	pthread_mutex_lock(&i->lock);
 	t->r = atomic_load(&i->stop) ? -ECANCELED : take_data(t, subject, data, size);
 	if (now_mono_ns() - i->looked_ns >= LOOK_NS && look_after(i))
-		pthread_cond_signal(&i->due); /* so that the thread wakes only if no beat comes */
+		pthread_cond_signal(&i->due); /* the thread wakes by itself only without beats */
 	if (t->r == -EINVAL && size)
 		log_warn_limited(&i->failures, "a message has another form", "subject=%s",
 				 log_str(subject));
@@ -336,7 +335,7 @@ static void on_message(void *context, const char *subject, const char *reply, co
 
 /* ---- comparing ---- */
 
-/* Finds what an earlier process has published for a host, and notes what is still here. */
+/* Marks a name that is still here, and finds names that an earlier mirror has published. */
 static int look_at(const tl_info *info, void *context)
 {
 	struct import *i = context;
@@ -358,7 +357,7 @@ static int look_at(const tl_info *info, void *context)
 	return 0;
 }
 
-/* What was deleted here, evicted or lost with the daemon is to come again. */
+/* Makes a name come again that was deleted here, evicted or lost with the daemon. */
 static void forget_unseen(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node;
@@ -376,9 +375,8 @@ static void forget_unseen(const void *node, VISIT which, void *context)
 	r->seen = false;
 }
 
-/* Looks at the names of all hosts, unless that was done for this one just now: many hosts may be
- * compared with at a time. With the lock, which it gives up meanwhile. Returns 0 or a negative
- * errno. */
+/* Checks which names of all hosts are here, unless that has just been done: many hosts may be
+ * compared at a time. With the lock, which it gives up meanwhile. Returns 0 or a negative errno. */
 static int look_here(struct import *i, struct origin *o)
 {
 	const int64_t now = now_mono_ns();
@@ -407,10 +405,10 @@ static bool on_page(void *context, const char *subject, const void *data, size_t
 	struct taking *t = context;
 
 	take_message(t, subject, data, size);
-	return t->r != -EPERM; /* another host of that name may answer too */
+	return t->r != -EPERM; /* another host of the same name may answer, too */
 }
 
-/* Gets the whole list, page by page, each of which goes on after the last name of the former. */
+/* Gets the whole list, page by page. Each page begins after the last name of the page before. */
 static int ask_all(struct import *i, const struct origin *o)
 {
 	char subject[SUBJECT_MAX], after[TL_NAME_MAX + 1];
@@ -430,7 +428,7 @@ static int ask_all(struct import *i, const struct origin *o)
 	return r;
 }
 
-/* Asks for the names that somebody here wants, some at a time: a page has them all. */
+/* Asks for the requested names, ASK_MAX at a time, so that one page answers. */
 static int ask_wanted(struct import *i, const struct origin *o)
 {
 	char subject[SUBJECT_MAX];
@@ -454,7 +452,7 @@ static int ask_wanted(struct import *i, const struct origin *o)
 	return r;
 }
 
-/* With the lock, which it gives up meanwhile. */
+/* Compares with a host's list. With the lock, which it gives up meanwhile. */
 static void compare(struct import *i, struct origin *o)
 {
 	const int64_t begin = now_mono_ns();
@@ -480,7 +478,7 @@ static void compare(struct import *i, struct origin *o)
 		gone_since(i, o, begin);
 }
 
-/* When to look after a host if it says nothing until then. */
+/* Returns when to check a host if it sends nothing until then. */
 static int64_t next_look(const struct import *i, const struct origin *o)
 {
 	const int64_t silent = o->seen_ns + SILENT_NS + NS_PER_MS;
@@ -492,7 +490,7 @@ static int64_t next_look(const struct import *i, const struct origin *o)
 	return o->compare_ns < silent ? o->compare_ns : silent;
 }
 
-/* Until a host is to be compared with, or to be looked after. With the lock, which it gives up. */
+/* Waits until a host must be compared or checked. With the lock, which it gives up meanwhile. */
 static void wait_for_hosts(struct import *i)
 {
 	int64_t until = INT64_MAX;
@@ -510,7 +508,7 @@ static void wait_for_hosts(struct import *i)
 		pthread_cond_timedwait(&i->due, &i->lock, &ts);
 }
 
-/* The thread that looks after the hosts. */
+/* The thread that checks the hosts and compares with them. */
 static void *watch_hosts(void *context)
 {
 	struct import *i = context;

@@ -10,15 +10,15 @@
 
 struct import;
 
-/* Begins. What comes is given to other hosts by @serve, which may be NULL. Returns 0 or a negative
- * errno after an error message. */
+/* Begins. @serve relays what comes to other hosts, and may be NULL. Returns 0 or a negative errno
+ * after an error message. */
 int import_open(struct import **out, const struct config *config, const struct rule *rule,
 		struct bus *bus, struct serve *serve);
-/* Asks who is there. All hosts are to be compared with: messages may have been lost. */
+/* Asks which hosts there are, and compares with all, because messages may have been lost. */
 void import_compare(struct import *i);
-/* Whether `tensorlease kick` has ended its connection, without which it can do no more. */
+/* True if `tensorlease kick` has ended its connection, without which it cannot continue. */
 bool import_is_over(const struct import *i);
 /* Ends the threads. */
 void import_stop(struct import *i);
-/* @i may be NULL. Its bus and then the serve are to be closed before. */
+/* @i may be NULL. Close first its bus, then its serve. */
 void import_close(struct import *i);

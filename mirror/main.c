@@ -75,8 +75,8 @@ static void mirror_close(struct mirror *m)
 	config_deinit(&m->config);
 }
 
-/* Until a signal says to end. Returns 0, or -EIO: the server has refused this host; -ECONNABORTED:
- * an administrator has ended a connection to the daemon, so this process is to begin anew. */
+/* Runs until a signal ends it. Returns 0, or -EIO: the server has refused this host; -ECONNABORTED:
+ * an administrator has ended a connection to the daemon, so this process must begin anew. */
 static int serve_until(struct mirror *m, const sigset_t *ends)
 {
 	const struct timespec pause = { .tv_sec = BEAT_S };
@@ -100,7 +100,7 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 			feeds_tidy(serve_feeds(m->serve));
 			tickets_tidy(serve_tickets(m->serve));
 		}
-		if (signal == EXPORT_ASKED) /* those who ask meanwhile get one answer together */
+		if (signal == EXPORT_ASKED) /* hosts that ask meanwhile get one answer together */
 			nanosleep(&gather, NULL);
 	}
 	return 0;
@@ -126,7 +126,7 @@ static int usage(FILE *to, int status)
 	return status;
 }
 
-/* As long as it is the only one with its control socket. Returns 0 or a negative errno. */
+/* Runs once no other mirror has the control socket. Returns 0 or a negative errno. */
 static int run(struct mirror *m)
 {
 	struct control *control = NULL;
@@ -138,7 +138,7 @@ static int run(struct mirror *m)
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGUSR1);
 	sigaddset(&ends, EXPORT_ASKED);
-	signal(SIGHUP, SIG_IGN); /* of a terminal, or to read the file again, which it cannot */
+	signal(SIGHUP, SIG_IGN); /* a terminal's end; or a reload, which is not supported */
 	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
 	fd_raise_limit(); /* each host that names come from takes a connection to the daemon */
 	r = control_wait(&control, &m->config, &ends);
@@ -174,7 +174,7 @@ static int bad_level(const char *level)
 	return usage(stderr, USAGE);
 }
 
-/* Returns -1: there are no more options; or an exit status. */
+/* Returns -1 if all options were read, or an exit status. */
 static int read_options(struct options *o, int argc, char **argv)
 {
 	static const struct option options[] = { { "config", required_argument, NULL, 'c' },
@@ -253,7 +253,7 @@ int main(int argc, char **argv)
 		return usage(stderr, USAGE);
 	signal(SIGPIPE, SIG_IGN);
 	srand((unsigned)now_real_ns());			   /* for jitter */
-	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* libnats frees what that would free */
+	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* libnats frees it itself */
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	status = do_command(&o, command, name);
 	curl_global_cleanup();

@@ -9,7 +9,7 @@
 
 #define LATELY_S 60
 
-/* Names of hosts and rules are words, so they need no escapes. */
+/* The names of hosts and rules are words (config_is_word()), so they need no escapes. */
 static const char *text_of(const cJSON *object, const char *field)
 {
 	const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, field));
@@ -32,7 +32,7 @@ static void family(FILE *out, const char *name, bool counter, const char *help)
 		counter ? "counter" : "gauge", name, help);
 }
 
-/* Whole numbers are written as such. */
+/* Writes one sample. Whole numbers are written without a fraction. */
 static void line(FILE *out, const char *name, bool counter, const char *labels, double value)
 {
 	fprintf(out, "tensorlease_mirror_%s%s%s%s%s ", name, counter ? "_total" : "",
@@ -99,7 +99,7 @@ static void sample(FILE *out, const struct metric *m, const char *labels, const 
 {
 	if (m->in)
 		object = cJSON_GetObjectItem(object, m->in);
-	if (object) /* not all have streams */
+	if (object) /* not all rules have streams */
 		line(out, m->name, m->counter, labels, number_of(object, m->field));
 }
 

@@ -11,7 +11,7 @@ enum { TRIES = 20 };
 
 struct moment {
 	const struct rule *rule;
-	struct member *members; /* in the order of their names, which are theirs */
+	struct member *members; /* in the order of their names, which they own */
 	size_t count, space;
 	DLManagedTensorVersioned **tensors;
 	int error;
@@ -70,7 +70,7 @@ static int list(tl_client *client, struct moment *m)
 	return r;
 }
 
-/* Gets what the names mean now. */
+/* Gets the tensors of all names now. */
 static int get(tl_client *client, struct moment *m)
 {
 	const tl_get_options options = rule_get_options(m->rule);
@@ -116,8 +116,8 @@ static bool same(const struct moment *a, const struct moment *b)
 
 /*
  * A name may come or go between the list and the leases. If a later list has the same names and
- * versions as the leases, there was a moment between both at which they were all that there was:
- * each group that came in between would have changed a version, or a name, that the later list has.
+ * versions as the leases, there was a moment between the two at which exactly these were published:
+ * a group published in between would have changed a name or a version in the later list.
  */
 static int take(tl_client *client, struct moment *m)
 {
@@ -130,7 +130,7 @@ static int take(tl_client *client, struct moment *m)
 		if (!r) {
 			r = get(client, m);
 			if (r == -ENOENT || r == -ETIMEDOUT)
-				r = -EAGAIN; /* a name has gone */
+				r = -EAGAIN; /* a name was deleted meanwhile */
 		}
 		if (!r)
 			r = list(client, &later);
@@ -143,7 +143,7 @@ static int take(tl_client *client, struct moment *m)
 	return r;
 }
 
-/* Returns whether all members could be added: with @in_message, to a message for the server. */
+/* Adds all members if possible. @in_message: for the bus, with the bytes of small members. */
 static bool add_all(struct notes *notes, const struct moment *m, bool in_message)
 {
 	for (size_t n = 0; n < m->count; n++) {
@@ -168,7 +168,7 @@ static char *write_message(struct notes *notes, const unsigned char id[TICKET_SI
 	return notes_set(notes, id, moment, whole) ? NULL : notes_write(notes, size);
 }
 
-/* Offers it with a message, so that nobody finds it without one. Takes over the tensors. */
+/* Offers the moment with its message, so that both appear at once. Takes over the tensors. */
 static int offer(struct tickets *tickets, struct given *given, const char *url, struct moment *m,
 		 struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
@@ -182,7 +182,7 @@ static int offer(struct tickets *tickets, struct given *given, const char *url, 
 
 	if (r || (*newest && !memcmp(ticket_id(*newest), id, TICKET_SIZE)))
 		return r;
-	*moment = now > *moment ? now : *moment + 1; /* it is later than that before */
+	*moment = now > *moment ? now : *moment + 1; /* always later than the former moment */
 	good = !notes_init(&all, 0, url) && !notes_init(&few, 0, url) &&
 	       !notes_init(&none, 0, url) && add_all(&all, m, false);
 	whole = good && add_all(&few, m, true);

@@ -9,13 +9,13 @@
 #include "mirror/note.h"
 #include "tensor/extent.h"
 
-enum { TEXT_OF_NOTE = 400, TEXT_OF_SIZE = 20, TEXT_OF_LETTER = 6 }; /* at most */
+enum { TEXT_OF_NOTE = 400, TEXT_OF_SIZE = 20, TEXT_OF_LETTER = 6 }; /* upper bounds, in bytes */
 
 #define NUMBER_MAX (INT64_C(1) << 53)
 
 /* ---- writing ---- */
 
-/* Numbers beyond 2^53 are texts: JSON's are doubles for many. */
+/* Writes numbers beyond 2^53 as texts, because many programs read JSON numbers as doubles. */
 static bool add_u64(cJSON *to, const char *key, uint64_t value)
 {
 	char text[24];
@@ -437,8 +437,8 @@ static bool each_stream(const struct message *m,
 	return true;
 }
 
-/* Their metadata follow the bytes of the notes. Returns false if one is wrong, or if they have
- * other parts than there are notes. */
+/* Reads the items, whose metadata follow the bytes of the notes. Returns false if one is wrong, or
+ * if the items have more or fewer parts than there are notes. */
 static bool each_item(const struct message *m, struct bytes *bytes,
 		      void (*show)(const struct item_note *item, size_t first, void *context),
 		      void *context)
@@ -460,7 +460,7 @@ static bool each_item(const struct message *m, struct bytes *bytes,
 
 typedef void show_note(const struct message *message, const struct note *note, void *context);
 
-/* Returns false if a note is wrong. @bytes: those that follow are left. */
+/* Reads the notes. Returns false if one is wrong. Afterwards @bytes has the bytes that follow. */
 static bool each_note(const struct message *m, struct bytes *bytes, show_note *show, void *context)
 {
 	const cJSON *item;
@@ -476,7 +476,7 @@ static bool each_note(const struct message *m, struct bytes *bytes, show_note *s
 	return true;
 }
 
-/* Whether all is right, and there are no more bytes than it has. */
+/* True if the whole message is well-formed, and no bytes are left over. */
 static bool is_right(const struct message *m)
 {
 	struct bytes bytes = { m->bytes, m->size };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What mirrors tell each other about names. A message is a JSON object, a byte 0, and the bytes of
- * its notes. docs/ACROSS-HOSTS.md has the fields.
+ * The messages of mirrors about names. A message is a JSON object, a byte 0, and the bytes of its
+ * notes. docs/ACROSS-HOSTS.md has the fields.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 
 enum {
 	TICKET_SIZE = 16,
-	NOTE_INLINE_MAX = 32 << 10, /* bytes of a tensor that a note has in it */
+	NOTE_INLINE_MAX = 32 << 10, /* the largest tensor whose bytes a note contains */
 	NOTES_SIZE_MAX = 512 << 10, /* of a message; a server takes 1 MiB */
 	NOTES_MAX = 500,	    /* in a message */
 	SET_MAX = 65536,	    /* members of a set */
@@ -22,18 +22,18 @@ enum {
 	PIECE_SIZE = 2 << 20,	    /* of a tensor, in a request */
 };
 
-/* That a name means a version, or nothing after that version. */
+/* Says that a name has a version, or that it has nothing since that version. */
 struct note {
 	const char *name;
 	bool gone;
-	uint64_t version, committed_ns; /* of the origin; both together tell one tensor */
+	uint64_t version, committed_ns; /* of the origin; both together identify a tensor */
 	DLDataType dtype;
 	int32_t ndim;
 	int64_t shape[TL_NDIM_MAX];
 	uint64_t nbytes, dlpack_flags;
 	uint32_t lifetime; /* TL_LIFETIME_EVICTABLE or 0 */
 	int64_t ttl_ns;
-	const void *metadata, *bytes; /* @bytes: of the tensor; NULL: they are to be fetched */
+	const void *metadata, *bytes; /* `bytes`: the tensor's; NULL: fetch them */
 	size_t metadata_size;
 	unsigned char ticket[TICKET_SIZE]; /* to fetch them with */
 };
@@ -48,59 +48,58 @@ struct stream_note {
 
 /* An item of a stream. */
 struct item_note {
-	uint64_t number; /* of what was sent to this host, from 1 on */
-	size_t parts;	 /* so many notes of the message are its tensors; "" is no name */
+	uint64_t number; /* counts the items sent to this host, from 1 on */
+	size_t parts;	 /* how many notes are its tensors; the name "" means none */
 	const void *metadata;
 	size_t metadata_size;
-	bool is_inline; /* the bytes of all parts are; else they are to be fetched: */
+	bool is_inline; /* all parts have their bytes; otherwise fetch them: */
 	unsigned char ticket[TICKET_SIZE];
 };
 
-/* A message while it is written. */
+/* A message that is being written. */
 struct notes {
 	struct cJSON *object, *array;
 	char *bytes;
-	size_t size, count, text; /* @text: how long the JSON is at most */
+	size_t size, count, text; /* `text`: an upper bound of the JSON's length */
 	struct cJSON *more;	  /* streams or items; NULL: none yet */
 };
 
-/* @life: another one tells that messages were lost, or that the origin counts anew. @url: where the
- * bytes are. */
+/* @life: a change means that messages were lost, or that the origin counts anew. @url: where to
+ * fetch the bytes. */
 int notes_init(struct notes *notes, uint64_t life, const char *url);
 /* Adds one. Returns 0, -ENOMEM or -ERANGE: a size is above 2^53. */
 int notes_add(struct notes *notes, const struct note *note);
-/* Another note of at most NOTE_INLINE_MAX bytes need not fit. */
+/* True if another note of NOTE_INLINE_MAX bytes might not fit. */
 bool notes_full(const struct notes *notes);
-/* Marks a page of a list: @next is the last name of it, "" if no page follows. */
+/* Marks the message as a page of a list. @next is its last name, or "" if no page follows. */
 int notes_page(struct notes *notes, const char *next);
-/* The message is about a moment of a set, in ns since 1970. @whole: its notes are those of all
- * members; else they are to be had with the ticket, as all bytes are. Those of the notes are not
- * used. */
+/* Makes the message one about a moment of a set, in ns since 1970. @whole: it has notes of all
+ * members; otherwise they are fetched with @ticket, as are all bytes. Tickets of notes are
+ * unused. */
 int notes_set(struct notes *notes, const unsigned char ticket[TICKET_SIZE], uint64_t moment,
 	      bool whole);
-/* The message says which streams there are, maybe none. */
+/* Makes the message one that lists the streams, maybe none. */
 int notes_streams(struct notes *notes);
 int notes_add_stream(struct notes *notes, const struct stream_note *stream);
-/* The message has items, and no other notes than those of their parts. @feed: another one tells
- * that numbers begin anew. @ended: nothing comes after these. */
+/* Makes the message one of items; it has no notes but those of their parts. @feed: a change means
+ * that numbers begin anew. @ended: no items follow these. */
 int notes_feed(struct notes *notes, uint64_t feed, bool ended);
-/* Adds an item, after the notes of its parts. After the last one, its metadata are to be added by
- * notes_add_metadata(), those of all items in their order. */
+/* Adds an item, after the notes of its parts. After the last item, call notes_add_metadata() for
+ * each item, in their order. */
 int notes_add_item(struct notes *notes, const struct item_note *item);
 int notes_add_metadata(struct notes *notes, const void *metadata, size_t size);
 /* Returns the message, which the caller frees, or NULL. */
 char *notes_write(struct notes *notes, size_t *size);
 void notes_deinit(struct notes *notes);
 
-/* A message that came. Its texts live as long as it, and its data as long as those of the caller.
- */
+/* A message that has come. Its texts live as long as it; its bytes belong to the caller. */
 struct message {
 	struct cJSON *object;
-	const unsigned char *bytes; /* of the notes */
+	const unsigned char *bytes; /* the bytes of the notes */
 	size_t size;
 	const char *url;
 	uint64_t life;
-	const char *next; /* of a page; NULL: it is none */
+	const char *next; /* for a page, as in notes_page(); NULL: not a page */
 	bool is_set, whole;
 	uint64_t moment;
 	unsigned char set[TICKET_SIZE];
@@ -108,16 +107,16 @@ struct message {
 	uint64_t feed;
 };
 
-/* Reads what another host sent. Returns 0, or -EINVAL if it is no such message or one of its notes
- * is wrong. message_deinit() in either case. */
+/* Reads a message of another host. Returns 0, or -EINVAL if it or one of its notes is malformed.
+ * Call message_deinit() in either case. */
 int message_read(struct message *message, const void *data, size_t size);
 size_t message_count(const struct message *message);
-/* Shows the notes of a message that was read, in their order. */
+/* Calls @show for each note of a message, in their order. */
 void message_notes(const struct message *message,
 		   void (*show)(const struct message *message, const struct note *note,
 				void *context),
 		   void *context);
-/* Shows the streams, or the items with the number of the first of their notes. */
+/* Call @show for each stream, or for each item with the index of its first note. */
 void message_streams(const struct message *message,
 		     void (*show)(const struct stream_note *stream, void *context), void *context);
 void message_items(const struct message *message,
@@ -125,9 +124,9 @@ void message_items(const struct message *message,
 		   void *context);
 void message_deinit(struct message *message);
 
-/* Whether its bytes are as many as such a tensor has. The other host may lie. */
+/* True if the note's size fits its type and shape. The other host may lie. */
 bool note_is_sized(const struct note *note);
 
-/* Tickets as texts. ticket_read() returns false if that is none. */
+/* Convert tickets to texts and back. ticket_read() returns false if @text is no ticket. */
 void ticket_write(const unsigned char ticket[TICKET_SIZE], char text[2 * TICKET_SIZE + 1]);
 bool ticket_read(const char *text, size_t len, unsigned char ticket[TICKET_SIZE]);

@@ -16,8 +16,8 @@
 
 enum { HOSTS_MAX = 4096 };
 
-/* To the daemon, of all imports, and how many there may be: half of what the daemon takes, so that
- * other hosts cannot keep the programs of this one out. */
+/* Connections of all imports to the daemon, and their maximum: half of what the daemon accepts, so
+ * that other hosts cannot lock out the programs of this one. */
 static atomic_uint connections, connections_max = UINT_MAX;
 
 void import_queue(struct import *i, struct replica *r)
@@ -46,7 +46,7 @@ struct origin *origin_find(const struct import *i, const char *host)
 	return o;
 }
 
-/* Puts names that mean nothing here, of hosts that are gone, into a list. */
+/* Lists names that mean nothing here and belong to hosts that are gone; marks hosts with names. */
 static void look_at_owner(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node, **dead = context;
@@ -67,7 +67,7 @@ static bool is_needed(const struct import *i, const struct origin *o)
 	       o->set.queued || flows_have(&i->flows, o->host);
 }
 
-/* Forgets hosts that are gone, and have nothing here. */
+/* Forgets hosts that are gone and have no names here. */
 static void forget_hosts(struct import *i)
 {
 	struct replica *dead = NULL;
@@ -138,8 +138,8 @@ const char *origin_of_label(const char *label)
 	return strncmp(label, LABEL, strlen(LABEL)) ? NULL : label + strlen(LABEL);
 }
 
-/* Returns the connection in @slot, made first if there is none, or NULL with *@error. With the
- * lock, which it gives up meanwhile. */
+/* Returns the connection in @slot, and makes it if need be; or NULL with *@error. With the lock,
+ * which it gives up meanwhile. */
 static tl_client *client_in(struct import *i, tl_client **slot, const char *label, int *error)
 {
 	const tl_connect_options options = { .size = sizeof(options),
@@ -217,7 +217,7 @@ void origin_compare(struct import *i, struct origin *o, int64_t at_ns)
 
 void origin_failed(struct import *i, struct origin *o)
 {
-	/* Many hosts may have failed at the same origin at once. */
+	/* Jitter, since many hosts may have failed at the same origin at once. */
 	origin_compare(i, o, now_mono_ns() + o->retry_ns * (50 + rand() % 51) / 100);
 	if (!o->failed && o->retry_ns < COMPARE_NS)
 		o->retry_ns *= 2;
@@ -228,13 +228,13 @@ void import_count(struct import *i, struct origin *o, int error, const char *why
 {
 	snprintf(o->why, sizeof(o->why), "%s", why);
 	for (char *at = o->why; *at; at++) {
-		if (iscntrl((unsigned char)*at)) /* it goes to terminals */
+		if (iscntrl((unsigned char)*at)) /* it is shown on terminals */
 			*at = '?';
 	}
 	if (error == -ECONNABORTED)
 		atomic_store(&i->over, true);
 	switch (error) {
-	case -EEXIST: /* counted with each name */
+	case -EEXIST: /* already counted for each name */
 		return;
 	case -ENOSPC:
 	case -EDQUOT:

@@ -15,13 +15,13 @@
 #include "util/log.h"
 
 #define COMPARE_NS (30 * NS_PER_SEC)
-#define RETRY_NS NS_PER_SEC /* at first; it doubles up to COMPARE_NS */
+#define RETRY_NS NS_PER_SEC /* the first pause; it doubles up to COMPARE_NS */
 
 enum { WORKERS = 4, LABEL_MAX = 32, PLACES = 4 };
 
 /* Why something did not come. */
 enum failure {
-	FAILED_SPACE, /* of memory, names or connections, at the daemon here */
+	FAILED_SPACE, /* no memory, names or connections left at the local daemon */
 	FAILED_UNREACHABLE,
 	FAILED_DAMAGED,
 	FAILED_CONFLICT,
@@ -29,38 +29,37 @@ enum failure {
 	FAILURES
 };
 
-/* What its names are, for who asks. */
+/* Counts of a host's names, for the status. */
 struct tally {
 	uint64_t names, waiting, busy;
-	uint64_t versions;	      /* that one is behind at most */
-	const struct replica *latest; /* of those that wait, for the longest time */
+	uint64_t versions;	      /* the most versions that any name is behind */
+	const struct replica *latest; /* the name that has waited longest */
 };
 
 /* A host whose names come here. */
 struct origin {
 	struct origin *next;
 	char host[CONFIG_HOST_MAX + 1];
-	tl_client *client; /* NULL while it is silent: watchers here see that its producer is gone
-			    */
-	unsigned uses;	   /* of the client */
+	tl_client *client; /* NULL while the host is silent: watchers see its producer end */
+	unsigned uses;	   /* threads that use the client */
 	bool up;
 	bool comparing;
 	uint64_t life;
-	uint64_t place;		     /* the hash of the URL that its mirror has */
-	uint64_t former[PLACES];     /* those before it, the last one first; 0: none */
-	uint64_t started_ns;	     /* of the daemon here, at the last look */
-	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
-	int64_t retry_ns;	     /* after which a failure is tried again */
-	int64_t looked_ns;	     /* when its names here were looked at; 0: never */
-	int64_t denied_until_ns;     /* its names cannot be published here */
-	bool failed;		     /* something, since the last comparison began */
-	struct replica set;	     /* what it offers, if it offers a set */
+	uint64_t place;		     /* the hash of its mirror's URL */
+	uint64_t former[PLACES];     /* former places, the last one first; 0: none */
+	uint64_t started_ns;	     /* when the local daemon was started, at the last check */
+	int64_t seen_ns, compare_ns; /* when it last sent something; when to compare */
+	int64_t retry_ns;	     /* pause after a failure */
+	int64_t looked_ns;	     /* when its names here were last checked; 0: never */
+	int64_t denied_until_ns;     /* until then, its names must not be published here */
+	bool failed;		     /* something has failed since the last comparison began */
+	struct replica set;	     /* its set, if it offers one */
 	struct arrived arrived;
 	struct came came;
-	struct tally tally; /* made anew for each who asks */
-	bool has_names;	    /* found anew by who forgets hosts */
+	struct tally tally; /* computed anew for each status */
+	bool has_names;	    /* computed anew by forget_hosts() */
 	uint64_t failures[FAILURES], comparisons;
-	char why[160]; /* the last of these; "": none */
+	char why[160]; /* the last failure; "": none */
 };
 
 struct import {
@@ -70,17 +69,17 @@ struct import {
 	struct serve *serve; /* NULL: nothing is relayed */
 	atomic_bool stop;
 	atomic_bool over;     /* its connection was ended by an administrator */
-	pthread_mutex_t lock; /* for all that follows */
+	pthread_mutex_t lock; /* protects all that follows */
 	pthread_cond_t more;
-	pthread_cond_t due;  /* a host is to be compared with */
-	int64_t looked_ns;   /* when hosts were looked after last */
-	unsigned reconnects; /* by then */
+	pthread_cond_t due;  /* signalled when a host must be compared */
+	int64_t looked_ns;   /* when hosts were last checked */
+	unsigned reconnects; /* bus_reconnects() at that time */
 	struct origin *origins;
 	unsigned hosts;
-	int64_t forgot_ns;  /* when hosts were forgotten last */
-	int64_t daemon_ns;  /* when the daemon was looked at */
-	struct given given; /* what is relayed; has the lock of the tickets */
-	tl_client *reader;  /* for what is relayed; NULL: there is none yet */
+	int64_t forgot_ns;  /* when hosts were last forgotten */
+	int64_t daemon_ns;  /* when the daemon was last checked */
+	struct given given; /* counts what is relayed; under the lock of the tickets */
+	tl_client *reader;  /* connection to read what is relayed; NULL: none yet */
 	struct replicas replicas;
 	struct pace pace;
 	struct flows flows;
@@ -90,34 +89,33 @@ struct import {
 	struct log_limit conflicts, failures;
 };
 
-/* All that follows is for who has the lock. */
+/* The caller of all that follows has the lock. */
 
-/* Its target is to be done. */
+/* Queues the replica, whose target must be reached. */
 void import_queue(struct import *i, struct replica *replica);
-/* Whether another host has the name, which is there. That is logged. */
+/* True if another host that is alive has the name. Logs that. */
 bool origin_is_another(struct import *i, const struct replica *replica, struct origin *origin);
-/* Adds the host if it is not known. Returns NULL without memory, or if there are too many that are
- * up, or have names here. */
+/* Finds a host, or adds it. NULL: no memory, or too many hosts that are up or have names here. */
 struct origin *origin_find_or_add(struct import *i, const char *host);
-/* Returns NULL if it is not known. */
+/* Returns NULL if the host is not known. */
 struct origin *origin_find(const struct import *i, const char *host);
-/* The label of the clients that publish what comes from it. */
+/* The label of clients that publish the host's names. */
 void origin_label(const struct origin *o, char label[LABEL_MAX]);
-/* Returns the host in such a label, or NULL if it is another one. */
+/* Returns the host in such a label, or NULL for another label. */
 const char *origin_of_label(const char *label);
-/* Returns the connection under which its names are published, whose uses are to be counted down; or
- * NULL after an error. Gives the lock up meanwhile. */
+/* Returns the connection that publishes the host's names, or NULL after an error. The caller must
+ * decrement o->uses afterwards. Gives up the lock meanwhile. */
 tl_client *origin_use(struct import *i, struct origin *o);
-/* Returns when the daemon here was started, as its connection knows, or 0. */
+/* Returns when the local daemon was started, by asking over the host's connection; or 0. */
 uint64_t origin_look(const struct origin *o);
-/* Returns the connection by which is read what others get from here, or NULL. Gives the lock up
+/* Returns the connection for reading tensors that are relayed, or NULL. Gives up the lock
  * meanwhile. */
 tl_client *import_reader(struct import *i);
-/* Ends one of these, if there is one. It has no uses. */
+/* Ends one of these connections, if there is one. It must have no uses. */
 void import_disconnect(tl_client **slot);
-/* Its names are to be compared, then or before. */
+/* Has the host's names compared at @at_ns or earlier. */
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
-/* Something of it failed: its names are to be compared again before long. */
+/* Notes a failure: the host's names are compared again soon. */
 void origin_failed(struct import *i, struct origin *o);
-/* Counts what did not come. @why is kept. */
+/* Counts a failure, and keeps the text @why. */
 void import_count(struct import *i, struct origin *o, int error, const char *why);

@@ -26,7 +26,7 @@ struct requests {
 	tl_watch *watch;
 	pthread_t thread;
 	bool running;
-	_Atomic uint32_t stop; /* it ends waits */
+	_Atomic uint32_t stop; /* interrupts waits */
 	pthread_mutex_t lock;
 	void *names; /* a tree of texts */
 	size_t count;

@@ -22,7 +22,7 @@
 enum { CONNECTIONS_MAX = 4096, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
 enum { BLOCK = 256 << 10 };
 
-/* What is asked for in place of a piece. */
+/* Values in place of a piece's number, for requests of messages. */
 #define NOTES UINT64_MAX
 #define ITEMS (UINT64_MAX - 1)
 
@@ -66,7 +66,7 @@ static void on_sent(void *context)
 	free(a);
 }
 
-/* Copies a part of a piece that may move meanwhile. */
+/* Copies a part of a piece, whose bytes may move between two calls. */
 static ssize_t on_read(void *context, uint64_t from, char *to, size_t size)
 {
 	const struct answer *a = context;
@@ -93,7 +93,7 @@ static enum MHD_Result refuse(struct serve *s, struct MHD_Connection *c, unsigne
 	return r;
 }
 
-/* libmicrohttpd lets clients in that have no certificate, or one of another authority. */
+/* Verifies the client's certificate: libmicrohttpd accepts clients with none or a wrong one. */
 static bool is_trusted(struct MHD_Connection *c)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(
@@ -147,7 +147,7 @@ static enum MHD_Result send_piece(struct serve *s, struct MHD_Connection *c, con
 	return r;
 }
 
-/* Says that another host has it. */
+/* Redirects the request to another host that has the version. */
 static enum MHD_Result redirect(struct MHD_Connection *c, const char *url, const char *path)
 {
 	struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL,
@@ -164,7 +164,7 @@ static enum MHD_Result redirect(struct MHD_Connection *c, const char *url, const
 	return r;
 }
 
-/* Sends a message, which it frees. NULL: there is none. */
+/* Sends @message and frees it. NULL: there is none. */
 static enum MHD_Result tell(struct serve *s, struct MHD_Connection *c, unsigned status,
 			    char *message, size_t size)
 {
@@ -208,8 +208,8 @@ static void resume(void *c)
 
 static const struct waits WAITS = { suspend, resume };
 
-/* Gives items of a stream, or lets the connection wait for them. *@seen is what it was asked with;
- * it has waited if that is not @s. */
+/* Sends items of a stream, or suspends the connection until there are some. *@seen is @s unless the
+ * connection was suspended before. */
 static enum MHD_Result give_items(struct serve *s, struct MHD_Connection *c,
 				  const unsigned char id[TICKET_SIZE], const char *host,
 				  void **seen)
@@ -279,7 +279,7 @@ static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const cha
 	}
 }
 
-/* It is asked when the headers are there, and when the request is whole. */
+/* libmicrohttpd calls this when the headers have come, and again when the request is complete. */
 static enum MHD_Result answer(void *context, struct MHD_Connection *c, const char *url,
 			      const char *method, const char *version, const char *upload,
 			      size_t *upload_size, void **seen)
@@ -345,8 +345,8 @@ int serve_listen(const char *text)
 	return r ? r : take_fd(&fd);
 }
 
-/* By its own address, which is what others reach if the configuration says no other. Returns 0 or
- * -EDESTADDRREQ: it is all addresses. */
+/* Sets the URL to the configured one, or else to the listening address. Returns 0, or -EDESTADDRREQ
+ * if it listens at all addresses. */
 static int set_url(struct serve *s, int fd, const struct config *config)
 {
 	struct sockaddr_storage address = { 0 };
@@ -366,15 +366,15 @@ static int set_url(struct serve *s, int fd, const struct config *config)
 		       : -EDESTADDRREQ;
 }
 
-/* All hosts ask their origin at once for what it has announced, and keep the connection for the
- * next version. Those that find no room wait until others have been idle for SECONDS. */
+/* The limit of connections. All hosts ask their origin at once for what it announces, and keep
+ * their connections. Those that find no room wait until others have been idle for SECONDS. */
 static unsigned connections_max(void)
 {
 	struct rlimit files;
 
 	if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur / 2 > CONNECTIONS_MAX)
 		return CONNECTIONS_MAX;
-	return (unsigned)files.rlim_cur / 2; /* the other half is for all else */
+	return (unsigned)files.rlim_cur / 2; /* the other half is for everything else */
 }
 
 static int start(struct serve *s, int fd)

@@ -7,7 +7,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 
-#define SPACE_NS NS_PER_SEC /* for how long it waits for memory */
+#define SPACE_NS NS_PER_SEC /* how long it waits for memory */
 
 void set_deinit(struct set *set)
 {
@@ -24,7 +24,7 @@ static void add_note(const struct message *m, const struct note *note, void *con
 	set->names[set->count++].note = *note;
 }
 
-/* Puts the message in the place of the target that the origin has told last. */
+/* Replaces the target by the message that was just fetched. */
 static int replace(const struct job *job, struct target **t)
 {
 	struct message m;
@@ -65,13 +65,13 @@ int set_read(const struct job *job, struct target **t, struct set *set)
 	return 0;
 }
 
-/* A group of those that are not here, and of names that are to go. */
+/* A group of the members that are not here, and of names to delete. */
 struct draft {
 	tl_group_item *items;
 	uint64_t *versions;
-	size_t count, made; /* items; those that are not to go, which come first */
+	size_t count, made; /* all items; those that are made, which come first */
 	tl_group *group;
-	struct member *members; /* of the whole set */
+	struct member *members; /* all members of the set */
 };
 
 static void draft_deinit(struct draft *d)
@@ -83,7 +83,7 @@ static void draft_deinit(struct draft *d)
 	*d = (struct draft){ 0 };
 }
 
-/* Looks what the name means here. @anew: the versions here go on. */
+/* Adds a member unless it is here. @anew: the local versions continue, instead of the origin's. */
 static int add_item(const struct job *job, struct draft *d, struct set_name *name, bool anew)
 {
 	const struct note *note = &name->note;
@@ -133,7 +133,7 @@ static int add_items(const struct job *job, struct draft *d, struct set *set, bo
 	return r;
 }
 
-/* Copies what the message has, and says where the rest is to come. */
+/* Copies the bytes in the message, and says where to put the others. */
 static void place(const struct job *job, struct draft *d, const struct set *set)
 {
 	size_t at = 0;
@@ -157,7 +157,7 @@ static void place(const struct job *job, struct draft *d, const struct set *set)
 	}
 }
 
-/* What each member means here, for those who get the set from this host. */
+/* Finds the versions here, for hosts that get the set from this host. */
 static void look(const struct job *job, const struct set *set, struct draft *d)
 {
 	for (size_t n = 0; n < set->count; n++) {
@@ -196,7 +196,7 @@ static int transfer_group(const struct job *job, const struct target *t, struct 
 	if (!r)
 		*job->ticket = relay;
 	else if (relay && *job->ticket == relay)
-		*job->ticket = NULL; /* it is withdrawn */
+		*job->ticket = NULL; /* ticket_settle() has withdrawn it */
 	draft_deinit(&d);
 	return r;
 }
@@ -205,7 +205,7 @@ int set_transfer(const struct job *job, struct target **t, struct set *set)
 {
 	int r = transfer_group(job, *t, set, false);
 
-	if (r == -ESTALE) /* a name was deleted, and had a larger version; or the daemon was
+	if (r == -ESTALE) /* a name was deleted and had a higher version; or the daemon was
 			     replaced */
 		r = transfer_group(job, *t, set, true);
 	if (r == -ENODATA)

@@ -18,7 +18,7 @@ static void seconds(cJSON *to, const char *name, int64_t ns)
 	cJSON_AddNumberToObject(to, name, ns > 0 ? (double)ns / NS_PER_SEC : 0);
 }
 
-/* A time since 1970, or null. */
+/* Adds a time since 1970, or null if @ns is 0. */
 static void moment(cJSON *to, const char *name, uint64_t ns)
 {
 	if (ns)
@@ -136,7 +136,7 @@ static void add_late(struct tally *t, const struct replica *r)
 	if (!r->late_ns)
 		return;
 	t->waiting++;
-	if (r->name && behind > t->versions) /* a set has none */
+	if (r->name && behind > t->versions) /* a set has no versions */
 		t->versions = behind;
 	if (!t->latest || r->late_ns < t->latest->late_ns)
 		t->latest = r;
@@ -194,7 +194,7 @@ static void show_host(cJSON *to, const struct import *i, const struct origin *o)
 	seconds(to, "lag_seconds", t->latest ? now_real_ns() - (int64_t)t->latest->late_ns : 0);
 	if (t->latest && t->latest->name)
 		cJSON_AddStringToObject(to, "latest", t->latest->name);
-	number(to, "transfers", o->set.busy ? 1 : t->busy); /* a set is one */
+	number(to, "transfers", o->set.busy ? 1 : t->busy); /* a set is one transfer */
 	number(to, "received_bytes", atomic_load(&o->arrived.bytes));
 	show_failures(to, o->failures);
 	if (*o->why)
@@ -205,7 +205,7 @@ static void show_host(cJSON *to, const struct import *i, const struct origin *o)
 		show_flows(cJSON_AddObjectToObject(to, "streams"), &i->flows, o);
 }
 
-/* Names that somebody here has asked for, and how many of them are here. */
+/* Adds how many names programs here have requested, and how many of them are here. */
 static void show_requests(cJSON *to, const struct import *i)
 {
 	uint64_t here = 0;
@@ -274,7 +274,7 @@ cJSON *status_make(const struct mirror *m)
 struct finding {
 	const char *name;
 	const struct rule *rule;
-	uint64_t committed_ns; /* of the newest so far */
+	uint64_t committed_ns; /* of the newest version so far */
 	cJSON *found;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a mirror does now, as JSON. docs/ACROSS-HOSTS.md has the fields. */
+/* The state of a mirror as JSON. docs/ACROSS-HOSTS.md has the fields. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -12,12 +12,12 @@ struct mirror {
 	struct config config;
 	struct bus *bus;
 	struct serve *serve;
-	struct export **exports; /* one for each rule, NULL for the others */
+	struct export **exports; /* one per rule; NULL if the rule is an import */
 	struct import **imports;
 	int64_t started_ns; /* since 1970 */
 };
 
-/* The caller deletes what these return. NULL: there is no memory. */
+/* The caller deletes the returned objects. NULL: out of memory. */
 cJSON *status_make(const struct mirror *m);
-/* From whom each host has the newest version of a name that any of them has asked for. */
+/* Says from which host each host has the newest version of a name that any host has asked for. */
 cJSON *status_tree(const struct mirror *m, const char *name);

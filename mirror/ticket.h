@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tickets: the versions that other hosts may have, those of this host and those that it relays.
+ * Tickets: the versions that other hosts may have, of this host or relayed by it.
  *
- * A version is held from the first request for it on, until all hosts that ask for it here have it
- * and there is a newer one, or until nobody has asked for 10 seconds. One that is relayed is given
- * to others while it comes.
+ * A version is held from the first request for it until it has a successor and all hosts that ask
+ * here have got it, or until no host has asked for 10 seconds. A version that is relayed is given
+ * to others while it still comes.
  */
 #pragma once
 
@@ -23,120 +23,119 @@ struct ticket;
 
 /* Returns NULL without memory, or without random numbers. */
 struct tickets *tickets_new(void);
-/* Gives back what nobody asks for any more. To be called every few seconds. */
+/* Gives back versions that no host asks for any more. To be called every few seconds. */
 void tickets_tidy(struct tickets *tickets);
-/* May be NULL. */
+/* @tickets may be NULL. */
 void tickets_free(struct tickets *tickets);
 
 /* A tensor of a version, or of a moment of a set. */
 struct member {
 	const char *name;
 	uint64_t version, committed_ns, nbytes;
-	const void *to; /* where its bytes come; NULL: it is here */
+	const void *to; /* where its bytes go; NULL: it is here already */
 };
 
-/* Pieces are numbered through all members; each begins with a piece of its own. */
+/* Pieces are numbered through all members. Each member begins with a new piece. */
 size_t pieces_of(uint64_t nbytes);
 /* Gives back the leases and frees the array, which may be NULL. */
 void tensors_free(DLManagedTensorVersioned **tensors, size_t count);
 
 /* ---- versions of this host ---- */
 
-/* Each host and each of its children give it to as many others as the rule of @given says; 0: this
- * host gives it to all. @client and @given, which counts, stay. Returns NULL without memory. A
- * version has one ticket. */
+/* Offers a version. Each host gives it to as many others as the rule of @given says; 0: this host
+ * gives it to all. @client and @given, which counts, must stay valid. A version has one ticket.
+ * Returns NULL without memory. */
 struct ticket *ticket_offer(struct tickets *tickets, tl_client *client, struct given *given,
 			    const struct member *member);
-/* A moment of a set, which takes the place of *@newest. @tensors and the message about it become
- * the ticket's, also on failure. They are held as long as it is the newest. Returns 0 or -ENOMEM.
- */
+/* Offers a moment of a set, in place of *@newest. Takes over @tensors and the message about it,
+ * also on failure, and holds them as long as it is the newest. Returns 0 or -ENOMEM. */
 int ticket_offer_set(struct tickets *tickets, struct ticket **newest, struct given *given,
 		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors,
 		     char *message, size_t message_size);
-/* An item of a stream, whose @tensors become the ticket's, also on failure. They are held until
+/* Offers an item of a stream. Takes over its @tensors, also on failure, and holds them until
  * ticket_end(). Returns NULL without memory. */
 struct ticket *ticket_offer_item(struct tickets *tickets, struct given *given,
 				 const struct member *members, size_t count,
 				 DLManagedTensorVersioned **tensors);
-/* Nobody needs it any more. @ticket may be NULL. */
+/* Ends a ticket that nobody needs any more. @ticket may be NULL. */
 void ticket_end(struct tickets *tickets, struct ticket *ticket);
-/* The ticket of these versions, which is the same each time. Returns 0 or -ENOMEM. */
+/* Computes the ticket of these versions, which is the same each time. Returns 0 or -ENOMEM. */
 int ticket_id_of(const struct tickets *tickets, const struct member *members, size_t count,
 		 unsigned char id[TICKET_SIZE]);
 const unsigned char *ticket_id(const struct ticket *ticket);
-/* The name means something else now. @ticket may be NULL. It is not the caller's any more. */
+/* To be called when the name means something else. Takes @ticket, which may be NULL, away. */
 void ticket_withdraw(struct tickets *tickets, struct ticket *ticket);
 
-/* ---- versions of others, which come here ---- */
+/* ---- versions of other hosts, which come here ---- */
 
-/* Returns NULL if it cannot be relayed. */
+/* Begins to relay a version. Returns NULL if that is not possible. */
 struct ticket *ticket_relay(struct tickets *tickets, const unsigned char id[TICKET_SIZE],
 			    struct given *given, const struct member *members, size_t count);
-/* @piece is there, with that hash. */
+/* Notes that @piece has come, with that hash. */
 void ticket_came(struct tickets *tickets, struct ticket *ticket, uint64_t piece, uint64_t hash);
-/* Nothing reads where its bytes come any more. ticket_settle() follows. */
+/* Stops reads from the places where its bytes come. Call ticket_settle() afterwards. */
 void ticket_pause(struct tickets *tickets, struct ticket *ticket);
-/* It was published for @client, as names and versions of @members, whose times it fills in. @client
- * NULL: it was not. */
+/* Notes that it was published, with the names and versions of @members, and is read by @client.
+ * Fills in their times. @client NULL: it was not published. */
 void ticket_settle(struct tickets *tickets, struct ticket *ticket, tl_client *client,
 		   struct member *members);
 
 /* ---- requests ---- */
 
-/* Who asks. @url: where it serves others, @lost: who does not answer it; NULL: neither. */
+/* The host that asks. `url`: where it serves others; `lost`: who did not answer it; or NULL. */
 struct asker {
 	const char *host, *url, *lost;
-	uint64_t want; /* it begins, and wants so many pieces; 0: it goes on */
+	uint64_t want; /* at the start: how many pieces it wants; 0: it continues */
 };
 
 /* A piece that is to be sent. */
 struct use {
 	struct ticket *ticket;
-	unsigned node; /* of the asker */
+	unsigned node; /* the asker's */
 	uint64_t piece, hash;
-	const char *bytes; /* NULL: use_read() has them */
+	const char *bytes; /* NULL: use use_read() */
 	size_t size;
-	char *elsewhere; /* the URL of who has it, which the caller frees */
+	char *elsewhere; /* the URL of a host that has it; the caller frees it */
 };
 
 /*
- * Returns 0: use_end() is to be called; or -EXDEV: it is to be had at use->elsewhere; -EAGAIN: the
- * piece has not come; -ENOENT: there is no such ticket; -ERANGE: no such piece; -ESTALE: its name
- * means something newer, ticket_newest() tells what; or another negative errno.
+ * Returns 0: the caller must call use_end(); or -EXDEV: use->elsewhere has the piece; -EAGAIN: the
+ * piece has not come yet; -ENOENT: there is no such ticket; -ERANGE: no such piece; -ESTALE: its
+ * name means something newer, see ticket_newest(); or another negative errno.
  */
 int ticket_use(struct tickets *tickets, const unsigned char id[TICKET_SIZE], uint64_t piece,
 	       const struct asker *asker, struct use *use);
-/* Copies bytes of the piece. Returns false: they cannot be had any more. */
+/* Copies bytes of the piece. Returns false if they are no longer available. */
 bool use_read(struct tickets *tickets, const struct use *use, size_t from, void *to, size_t size);
 void use_end(struct tickets *tickets, const struct use *use);
-/* Returns a message about what the name of a ticket means now, or its set, which is held for who
- * asks, or NULL. The caller frees it. */
+/* Returns a message about the tensor that the ticket's name or set means now, and holds that for
+ * the asker; or NULL. The caller frees the message. */
 char *ticket_newest(struct tickets *tickets, const unsigned char id[TICKET_SIZE],
 		    const struct asker *asker, const char *url, size_t *size);
 /* Returns the message about a moment of a set, or NULL. The caller frees it. */
 char *ticket_message(struct tickets *tickets, const unsigned char id[TICKET_SIZE], size_t *size);
 /* A tensor of a ticket, as it is here. */
 struct part {
-	char *name;				/* NULL: it comes */
-	uint64_t version, committed_ns, nbytes; /* of the tensor here */
-	uint64_t first;				/* piece */
-	const char *to;				/* while it comes: a draft's memory, or NULL */
+	char *name;				/* NULL: it is still coming */
+	uint64_t version, committed_ns, nbytes; /* of the local tensor */
+	uint64_t first;				/* its first piece */
+	const char *to;				/* while it comes: the draft's memory; or NULL */
 };
 
-/* A ticket as it is. */
+/* The state of a ticket, for the status. */
 struct ticket_view {
 	const struct given *given;
 	const struct tree *tree;
 	const struct part *parts;
 	size_t count;
-	bool offered; /* it is of this host */
+	bool offered; /* a version of this host */
 	bool is_set, held;
 };
 
-/* Shows all tickets, with the lock. */
+/* Calls @show for each ticket, with the lock. */
 void tickets_show(struct tickets *tickets,
 		  void (*show)(const struct ticket_view *view, void *context), void *context);
-/* Copies what a rule has given. given_deinit() is to follow. */
+/* Copies the counts of a rule. Call given_deinit() on the copy. */
 void tickets_given(struct tickets *tickets, const struct given *given, struct given *copy);
-/* Describes a tensor, but for its ticket. Its texts are those of @info. */
+/* Describes a tensor, except for its ticket. The texts belong to @info. */
 void ticket_describe(struct note *note, const tl_info *info);

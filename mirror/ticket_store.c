@@ -112,7 +112,7 @@ size_t pieces_of(uint64_t nbytes)
 	return (size_t)((nbytes + PIECE_SIZE - 1) / PIECE_SIZE);
 }
 
-/* Copies them, their names only if @named. Returns 0 or -ENOMEM. */
+/* Copies the members; their names only if @named. Returns 0 or -ENOMEM. */
 static int set_parts(struct ticket *t, const struct member *members, size_t count, bool named)
 {
 	bool good;
@@ -138,7 +138,7 @@ static int set_parts(struct ticket *t, const struct member *members, size_t coun
 	return -ENOMEM;
 }
 
-/* Whether a host that gets it from here will ask for more of it. */
+/* True if a host that gets the version from here will ask for more pieces. */
 static bool is_awaited(const struct ticket *t)
 {
 	const int64_t since = now_mono_ns() - HOLD_NS;
@@ -226,7 +226,7 @@ int ticket_id_of(const struct tickets *s, const struct member *members, size_t c
 	return 0;
 }
 
-/* With the lock. */
+/* Finds or makes the ticket of these versions. With the lock. */
 static struct ticket *offer(struct tickets *s, tl_client *client, struct given *given,
 			    const struct member *members, size_t count)
 {
@@ -309,7 +309,7 @@ struct ticket *ticket_offer_item(struct tickets *s, struct given *given,
 			t->tensors = take_ptr(tensors);
 			t->given = given;
 			t->self = t;
-			t->newest = &t->self; /* it is held */
+			t->newest = &t->self; /* has no newer one, so it is held */
 		}
 		pthread_mutex_unlock(&s->lock);
 	}
@@ -364,7 +364,7 @@ void ticket_describe(struct note *note, const tl_info *info)
 	memcpy(note->shape, info->shape, sizeof(*note->shape) * (size_t)info->ndim);
 }
 
-/* Holds a tensor for who asks. Returns its ticket or NULL. With the lock. */
+/* Holds a tensor for a host that asks. Returns its ticket or NULL. With the lock. */
 static struct ticket *offer_newest(struct tickets *s, const struct ticket *old, const tl_info *info,
 				   DLManagedTensorVersioned **tensor)
 {
@@ -379,13 +379,13 @@ static struct ticket *offer_newest(struct tickets *s, const struct ticket *old, 
 	if (!t)
 		return NULL;
 	if (!known)
-		t->withdrawn = true; /* nobody else has it, or will say so */
+		t->withdrawn = true; /* it has no owner that would withdraw it later */
 	if (!t->tensors && (t->tensors = calloc(1, sizeof(struct DLManagedTensorVersioned *))))
 		*t->tensors = take_ptr(*tensor);
 	return t;
 }
 
-/* Without the lock. */
+/* Makes a message about the newest version of a ticket's name. Without the lock. */
 static char *newest_tensor(struct tickets *s, const struct ticket *old, const char *url,
 			   size_t *size)
 {
@@ -519,7 +519,7 @@ void ticket_pause(struct tickets *s, struct ticket *t)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Whether that is the tensor. Notes when it was published, if that was not known. */
+/* True if the tensor is that member. Notes when it was published, if that was not known. */
 static bool is_member(const DLManagedTensorVersioned *tensor, struct member *m)
 {
 	tl_info info = { .size = sizeof(info) };

@@ -10,7 +10,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 
-/* Finds the ticket and who asks, and counts its use if it may have it here. With the lock. */
+/* Finds the ticket and the asker's node. Counts a use if the asker gets it here. With the lock. */
 static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const struct asker *asker,
 		struct use *use)
 {
@@ -25,7 +25,7 @@ static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const st
 		return node;
 	given_asked(t->given, asker->host);
 	nodes = t->tree.nodes;
-	/* what is not held any more, others need not have either */
+	/* if we no longer hold it, another host need not hold it, either */
 	if (nodes[node].parent && (t->tensors || !t->withdrawn)) {
 		use->elsewhere = strdup(nodes[nodes[node].parent].url);
 		return use->elsewhere ? -EXDEV : -ENOMEM;
@@ -37,8 +37,8 @@ static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const st
 	return 0;
 }
 
-/* Holds its tensors, if they are here. Returns 0 or a negative errno. With the lock, which it gives
- * up meanwhile. */
+/* Gets the ticket's tensors, if they are here. Returns 0 or a negative errno. With the lock, which
+ * it gives up meanwhile. */
 static int hold(struct tickets *s, struct ticket *t)
 {
 	DLManagedTensorVersioned **tensors;
@@ -47,7 +47,7 @@ static int hold(struct tickets *s, struct ticket *t)
 	if (t->tensors || t->source == COMING || t->source == PAUSED)
 		return 0;
 	if (t->newest)
-		return -ESTALE; /* the newest one is held */
+		return -ESTALE; /* only the newest one is held */
 	members = calloc(t->count + 1, sizeof(*members));
 	if (!members)
 		return -ENOMEM;
@@ -60,7 +60,7 @@ static int hold(struct tickets *s, struct ticket *t)
 	tensors = ticket_get_all(t->given, t->client, members, t->count);
 	pthread_mutex_lock(&s->lock);
 	free(members);
-	if (!t->tensors) /* else another thread was faster */
+	if (!t->tensors) /* another thread may have been faster */
 		t->tensors = take_ptr(tensors);
 	tensors_free(tensors, t->count);
 	if (t->tensors)
@@ -68,7 +68,7 @@ static int hold(struct tickets *s, struct ticket *t)
 	return t->source == OFFERED ? -ESTALE : -ENOENT;
 }
 
-/* The part that has a piece. */
+/* Returns the index of the part with that piece. */
 static size_t part_of(const struct ticket *t, uint64_t piece)
 {
 	size_t low = 0, high = t->count;
@@ -84,7 +84,7 @@ static size_t part_of(const struct ticket *t, uint64_t piece)
 	return low;
 }
 
-/* Where the bytes of a piece are, or NULL if they are not here. */
+/* Returns the bytes of a piece, or NULL if they are not here. */
 static const char *bytes_of(const struct ticket *t, uint64_t piece)
 {
 	const size_t n = part_of(t, piece);
@@ -126,7 +126,7 @@ int ticket_use(struct tickets *s, const unsigned char id[TICKET_SIZE], uint64_t 
 	if (!r)
 		r = find_piece(t, use);
 	if (!r && use->bytes && !t->hashed[piece]) {
-		pthread_mutex_unlock(&s->lock); /* its use keeps the tensors */
+		pthread_mutex_unlock(&s->lock); /* the use keeps the tensors */
 		use->hash = XXH3_64bits(use->bytes, use->size);
 		pthread_mutex_lock(&s->lock);
 		t->hashes[piece] = use->hash;

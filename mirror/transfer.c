@@ -7,7 +7,7 @@
 #include "mirror/transfer.h"
 #include "util/clock.h"
 
-#define SPACE_NS NS_PER_SEC	 /* for how long a transfer waits for memory */
+#define SPACE_NS NS_PER_SEC	 /* how long a transfer waits for memory */
 #define SKEW_NS (2 * NS_PER_SEC) /* between the clocks of two hosts */
 
 struct target *target_new(const char *url, const struct note *note)
@@ -43,7 +43,7 @@ struct target *target_of_set(const struct message *m, const void *data, size_t s
 	return t;
 }
 
-/* It is the same tensor but for its bytes, and was published here after it was there. */
+/* Compares all but the bytes, and checks that it was published here after it was at the origin. */
 bool transfer_is_here(const tl_info *info, const char *label, const struct note *note)
 {
 	return !strcmp(info->publisher.label, label) && info->version == note->version &&
@@ -57,7 +57,7 @@ bool transfer_is_here(const tl_info *info, const char *label, const struct note 
 struct bringing {
 	struct arrived *arrived;
 	struct tickets *tickets;
-	struct ticket *relay; /* NULL: it is not given to others */
+	struct ticket *relay; /* NULL: not given to others */
 };
 
 static void on_piece(void *context, uint64_t piece, size_t size, uint64_t hash)
@@ -112,7 +112,7 @@ static int fill(const struct job *job, const struct target *t, tl_draft *draft,
 	return r;
 }
 
-/* Others are not given what the name meant. @next: the ticket of what it means. */
+/* Withdraws the ticket of the name's former version. @next: the ticket of the new one. */
 static void replace_ticket(const struct job *job, struct ticket *next)
 {
 	if (*job->ticket && *job->ticket != next)
@@ -120,7 +120,7 @@ static void replace_ticket(const struct job *job, struct ticket *next)
 	*job->ticket = next;
 }
 
-/* Publishes it under @version, or if that is 0 under the one after the last. */
+/* Publishes the target as @version or, if that is 0, as the version after the last one. */
 static int publish(const struct job *job, const struct target *t, uint64_t version)
 {
 	const struct note *note = &t->note;
@@ -144,7 +144,7 @@ static int publish(const struct job *job, const struct target *t, uint64_t versi
 	if (!r)
 		replace_ticket(job, relay);
 	else if (relay && *job->ticket == relay)
-		*job->ticket = NULL; /* it is withdrawn */
+		*job->ticket = NULL; /* ticket_settle() has withdrawn it */
 	return r;
 }
 
@@ -165,13 +165,13 @@ static int transfer_once(const struct job *job, const struct target *t)
 	r = tl_stat(job->client, job->local, &info);
 	if (!r && !job->known && transfer_is_here(&info, job->label, note))
 		return 0;
-	/* The origin has lost its names, and counts anew: ours go on. */
+	/* The origin has lost its names and counts anew: continue with our own versions. */
 	if (!r && info.version >= version)
 		version = 0;
 	r = publish(job, t, version);
 	if (r == -ESTALE && version) /* the daemon was replaced meanwhile */
 		r = publish(job, t, version);
-	if (r == -ESTALE && version) /* the name was deleted, and had a larger one */
+	if (r == -ESTALE && version) /* the name was deleted, and had a higher one */
 		r = publish(job, t, 0);
 	return r;
 }
@@ -188,7 +188,7 @@ static void show_newer(const struct message *m, const struct note *note, void *c
 		newer->target = target_new(m->url, note);
 }
 
-/* What the origin has told in place of a version that it does not have any more, or NULL. */
+/* Returns the version that the origin has named in place of one that it no longer has, or NULL. */
 static struct target *newer_target(const struct job *job)
 {
 	struct newer newer = { NULL };

@@ -7,7 +7,7 @@
 
 enum { HOSTS_MAX = 1 << 16 };
 
-/* Returns its distance from the origin, or -1 if it waits for @other. */
+/* Returns a node's distance from the origin, or -1 if it gets the version by way of @other. */
 static int depth_of(const struct tree *t, unsigned n, unsigned other)
 {
 	int depth = 0;
@@ -17,9 +17,9 @@ static int depth_of(const struct tree *t, unsigned n, unsigned other)
 	return n ? -1 : depth;
 }
 
-/* Returns the node from which @self is to get it. One that has lost its parent may wait with all
- * that wait for it, so it goes to the top, where each has a place for such a one. If all places are
- * taken, since many hosts do not serve others, it is one of those with the fewest children. */
+/* Returns the node from which @self gets the version. A node that has lost its parent may have
+ * others below it, so it moves to the top: each node has one extra place for that. If all places
+ * are taken, as many hosts do not serve others, it gets a node with the fewest children. */
 static unsigned choose(const struct tree *t, unsigned self, unsigned fanout, bool moves)
 {
 	unsigned best = 0, best_children = t->nodes[0].children;
@@ -98,7 +98,7 @@ int tree_join(struct tree *t, const char *host, const char *url, const char *los
 		free(node->url);
 		node->url = strdup(url);
 	}
-	if (node->lost) { /* it is back, and its place was given to others */
+	if (node->lost) { /* it is back, and has lost its place */
 		node->lost = false;
 		adopt(t, (unsigned)n, fanout, true);
 	} else if (lost && parent->url && !strcmp(parent->url, lost)) {

@@ -8,8 +8,8 @@
 #include "mirror/work.h"
 #include "util/cleanup.h"
 
-/* With the lock, which it gives up meanwhile. The client may be NULL; else the origin's uses are to
- * be counted down. */
+/* Prepares a job. With the lock, which it gives up meanwhile. Its client may be NULL; if not, the
+ * caller must decrement the origin's uses. */
 static struct job job_for(struct import *i, struct fetch *fetch, struct replica *r,
 			  char label[LABEL_MAX])
 {
@@ -31,7 +31,7 @@ static struct job job_for(struct import *i, struct fetch *fetch, struct replica 
 
 /* ---- sets ---- */
 
-/* What it means is decided by the set now. Returns 0 or a negative errno. */
+/* Takes over a name for the set that is being made. Returns 0 or a negative errno. */
 static int take_name(struct import *i, struct origin *o, struct set_name *name, struct replica *r)
 {
 	if (origin_is_another(i, r, o))
@@ -53,11 +53,11 @@ static int take_name(struct import *i, struct origin *o, struct set_name *name, 
 
 struct gone {
 	struct origin *origin;
-	struct set_name *names; /* NULL: they are counted */
+	struct set_name *names; /* NULL: only count them */
 	size_t count;
 };
 
-/* Names that are not in the set. */
+/* Finds names of the origin that are not in the set. */
 static void find_gone(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node;
@@ -75,7 +75,7 @@ static void find_gone(const void *node, VISIT which, void *context)
 	gone->count++;
 }
 
-/* Finds what is known of the names of a set. With the lock. */
+/* Fills in what is known of the names of a set, and adds names to delete. With the lock. */
 static int find_names(struct import *i, struct origin *o, struct set *set)
 {
 	struct gone gone = { .origin = o };
@@ -103,7 +103,7 @@ static int find_names(struct import *i, struct origin *o, struct set *set)
 	return 0;
 }
 
-/* The names mean that now, unless it has failed. With the lock. */
+/* Notes that the names mean the set now, unless that has failed. With the lock. */
 static void note_set(struct import *i, struct set *set, int failed)
 {
 	struct replica *dead = NULL;
@@ -113,7 +113,7 @@ static void note_set(struct import *i, struct set *set, int failed)
 		struct replica *r = set->names[n].replica;
 
 		if (!r)
-			continue; /* it was not found any more */
+			continue; /* find_names() failed before it came to this one */
 		r->busy = false;
 		if (r->target)
 			import_queue(i, r);
@@ -130,7 +130,7 @@ static void note_set(struct import *i, struct set *set, int failed)
 	replicas_remove(&i->replicas, dead);
 }
 
-/* Does one moment. With the lock, which it gives up meanwhile. */
+/* Transfers one moment of a set. With the lock, which it gives up meanwhile. */
 static int work_on_moment(struct import *i, struct origin *o, const struct job *job,
 			  struct target **t)
 {
@@ -151,7 +151,7 @@ static int work_on_moment(struct import *i, struct origin *o, const struct job *
 	return r;
 }
 
-/* Does what is to be done for a set. With the lock, which it gives up meanwhile. */
+/* Transfers a set until it is up to date. With the lock, which it gives up meanwhile. */
 static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 {
 	struct target *t = take_ptr(o->set.target);
@@ -163,8 +163,8 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 		r = work_on_moment(i, o, &job, &t);
 		if (r != -ENODATA || !t)
 			break;
-		r = 0; /* the origin holds a newer one for this host, maybe not what it has
-			  announced */
+		r = 0; /* the origin holds a newer moment for this host, which may not be
+			  the one that it has announced */
 		if (o->set.told_version < t->note.version)
 			o->set.told_version = t->note.version;
 		if (o->set.target && o->set.target->note.version <= t->note.version)
@@ -190,7 +190,7 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 
 /* ---- names ---- */
 
-/* After a transfer, with the lock. @place: of the origin, as it began. */
+/* Notes the result of a transfer. With the lock. @place: the origin's at its beginning. */
 static void note_result(struct import *i, struct replica *replica, struct origin *o, uint64_t place,
 			const struct target *t, int r)
 {
@@ -205,11 +205,11 @@ static void note_result(struct import *i, struct replica *replica, struct origin
 		return;
 	}
 	if (!replica->target)
-		replica_untell(replica); /* the list is to tell it again */
+		replica_untell(replica); /* so that the next list announces it again */
 	origin_failed(i, o);
 }
 
-/* Does what is to be done for one name. With the lock, which it gives up meanwhile. */
+/* Makes one name reach its target. With the lock, which it gives up meanwhile. */
 static void work_on(struct import *i, struct fetch *fetch, struct replica *replica)
 {
 	struct target *t = take_ptr(replica->target);
@@ -221,7 +221,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 
 	if (job.client && now_mono_ns() < o->denied_until_ns) {
 		o->uses--;
-		r = -EACCES; /* no bytes are brought in vain */
+		r = -EACCES; /* do not fetch bytes in vain */
 	} else if (job.client) {
 		pthread_mutex_unlock(&i->lock);
 		r = transfer(&job, &t);

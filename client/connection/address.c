@@ -71,7 +71,7 @@ static int put_default_path(struct address *out)
 {
 	char directory[PATH_MAX];
 
-	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting tells if it is not for us */
+	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connect() fails if we may not use it */
 		return put_path(out, ADDRESS_SYSTEM_SOCKET, "");
 	address_user_directory(directory, sizeof(directory), secure_getenv("XDG_RUNTIME_DIR"));
 	return put_path(out, directory, "/socket");

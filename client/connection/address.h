@@ -12,11 +12,11 @@
 
 enum { ADDRESS_PATH_MAX = 108 };
 
-/* Where a client connects, and as what. */
+/* Where a client connects, and what it calls itself. */
 struct address {
 	char path[ADDRESS_PATH_MAX];		   /* of the socket */
 	char name_space[TENSOR_NAMESPACE_MAX + 1]; /* empty: the default one */
-	char label[WIRE_LABEL_MAX];		   /* what the daemon is told that we are called */
+	char label[WIRE_LABEL_MAX];		   /* this client's name, as the daemon shows it */
 };
 
 /* Finds the path and the namespace as tl_connect() documents it for @asked and @name_space, either

@@ -67,7 +67,7 @@ int answer_errno(uint32_t code)
 	}
 }
 
-/* The daemon may not give causes that only the library finds. */
+/* Passes on only causes that a daemon can have: the library finds the others itself. */
 static uint32_t answer_cause(uint16_t cause)
 {
 	switch (cause) {

@@ -154,8 +154,8 @@ static int make_private_directory(const char *address)
 	return address_check_directory(directory);
 }
 
-/* Returns our environment without what a service manager said to us alone, and with a variable
- * which says that a client starts the daemon. The caller frees the array. NULL: no memory. */
+/* Returns our environment without variables that a service manager meant for this process only, but
+ * with one that marks the autostart. The caller frees the array. NULL: no memory. */
 static char **environment_make(void)
 {
 	static const char *const ours[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_" };
@@ -220,14 +220,14 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
 }
 
-/* A started process that has not been reaped. The list's lock is that of process_lock(). */
+/* A started process that has not been reaped. process_lock() protects the list. */
 struct start {
 	struct list link;
-	pid_t parent; /* that started it: a forked child inherits its parent's list */
+	pid_t parent; /* the starting process: a forked child inherits its parent's list */
 	pid_t pid;
-	unsigned waiting; /* threads that wait for its end */
+	unsigned waiting; /* number of threads that wait for its end */
 	bool ended;
-	int status; /* as of waitpid() */
+	int status; /* from waitpid() */
 	int stderr_fd;
 	struct fd_identity stderr_identity; /* of stderr_fd, which the program may close */
 	char address[ADDRESS_PATH_MAX];
@@ -262,7 +262,7 @@ static void start_look_locked(struct start *s)
 	pid_t got = s->ended ? 0 : waitpid(s->pid, &s->status, WNOHANG);
 
 	if (got < 0 && errno != EINTR)
-		s->status = 0; /* the program reaps all children itself: connecting will tell */
+		s->status = 0; /* the program reaps all children: connecting shows the result */
 	if (got == s->pid || (got < 0 && errno != EINTR))
 		s->ended = true;
 }

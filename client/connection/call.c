@@ -15,7 +15,7 @@
 /* Pause between attempts to connect. */
 #define PAUSE_NS (20 * NS_PER_MS)
 
-/* One for the session that is found dead, and one for its successor, which may die as well. */
+/* The first replaces the session that is found dead, the second its successor if that dies too. */
 enum { RENEWALS_MAX = 2 };
 
 struct call call_begin(tl_client *client, int64_t timeout_ns)

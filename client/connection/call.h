@@ -14,13 +14,13 @@
 
 struct call {
 	tl_client *client;
-	int64_t timeout_ns;	  /* how long it waits; 0: not at all */
-	int64_t deadline;	  /* if it waits: until then it continues without a daemon */
+	int64_t timeout_ns; /* how long it waits; 0: not at all */
+	int64_t deadline;   /* of a call that waits: until then it keeps looking for a daemon */
 	int64_t request_deadline; /* call_deadline(); 0: not needed yet */
 	int64_t space_deadline;	  /* call_space_deadline(); 0: not needed yet */
-	unsigned renewals;	  /* since a session last served it */
-	bool connected;		  /* it needs the connection, not only the catalog */
-	bool remade;		  /* after CALL_E_STALE */
+	unsigned renewals;	  /* new sessions since one last served it */
+	bool connected;		  /* it needs a connection, not only the catalog */
+	bool remade;		  /* CALL_E_STALE has already led to another attempt */
 	bool spent;   /* the count in @use has become a draft's, even if the attempt fails */
 	bool signals; /* a signal ends it, with -EINTR */
 	const _Atomic uint32_t *interrupt; /* or NULL: -ECANCELED if it is not interrupt_value */
@@ -69,7 +69,7 @@ static inline struct get_until call_until(struct call *c)
 }
 
 /* Turns the outcome of a request that must not be made twice into the outcome of the call: after
- * SESSION_E_ENDED the call fails, and @format says what is unknown. */
+ * SESSION_E_ENDED the call fails, and the error @format says what is unknown. */
 __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, ...);
 
 /* Ends an attempt that succeeded without keeping the count in @use: gives the count back. Returns

@@ -2,7 +2,7 @@
 /*
  * Clients. A client's session is replaced when its connection has ended and a call needs one. One
  * thread at a time connects, without holding the mutex, which fork() takes; the others wait for
- * that thread. An old session ends with its last lease; what is left of it, some 10 KiB, goes with
+ * that thread. An old session ends with its last lease, except for some 10 KiB that are freed with
  * the client.
  */
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "util/clock.h"
 
 enum { MEETINGS_MAX = 9 };
-enum { CONNECTS_A_START = 20 }; /* 5 ms apart; after each start twice as many */
+enum { CONNECTS_A_START = 20 }; /* attempts 5 ms apart; twice as many after each start */
 
 /* ---- Lifetime ---- */
 
@@ -96,7 +96,7 @@ static void session_drained(struct use_count *users)
 	struct session *s = container_of(users, struct session, users);
 
 	if (!session_is_ours(s))
-		return; /* its threads and its connection are those of the parent */
+		return; /* its threads and its connection belong to the parent */
 	if (!kinds_session_end(s))
 		client_session_ended(s);
 }
@@ -134,8 +134,8 @@ static int connect_socket(struct tl_client *client, struct handshake *handshake,
 	}
 }
 
-/* Connects until a daemon has completed the handshake. A daemon that dies during it may have a
- * successor, which knows nothing of us. */
+/* Connects until a daemon has completed the handshake. If a daemon dies during it, begins anew
+ * with its successor, which knows nothing of us. */
 static int meet(struct tl_client *client, struct handshake *handshake, struct session **out,
 		struct connect_until until)
 {

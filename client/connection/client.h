@@ -21,7 +21,7 @@
 
 enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
-/* What fork() has to know of a watch. */
+/* The part of a watch that fork() uses. */
 struct client_watch {
 	struct list link;	  /* in client->watches; client->mutex */
 	struct notifier notifier; /* a forked child closes its descriptor */
@@ -40,8 +40,8 @@ struct tl_client {
 	pthread_cond_t renewed;
 	struct list watches;	  /* of struct client_watch; read/watch.c */
 	struct list belows;	  /* of struct below; read/repeated_prefix.c */
-	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
-				     one */
+	struct session *sessions; /* all that were ever made, newest first: a get may still read
+				     an old one */
 	/* The connection that a thread is making; a forked child ends its copy. */
 	struct handshake *making;
 	bool connecting;
@@ -76,7 +76,7 @@ static inline int64_t client_deadline(const struct tl_client *client)
 
 /* Makes a client without an address, which fork() does not know yet. NULL: no memory. */
 struct tl_client *client_new(void);
-/* Makes its first session, and adds it to the list of all clients. 0, or a negative errno. */
+/* Makes its first session, and adds the client to the process's list. 0, or a negative errno. */
 int client_connect(struct tl_client *client);
 /* Takes the session away, so that no call finds it from now on. The caller must session_close() it.
  * NULL: there was none. */

@@ -12,8 +12,8 @@
 
 enum { STACK = 128 << 10 }; /* the thread calls nothing but poll() */
 
-/* So long after the last sleep the thread looks whether it should end. A forked child's looks more
- * often: programs there often close the socket, and then nothing wakes the thread for that. */
+/* The thread ends this long after the last sleep. In a forked child it wakes more often, because
+ * nothing wakes it when the program closes the socket, as programs often do after a fork. */
 #define REST_NS NS_PER_SEC
 enum { CHILD_POLL_MS = 100 };
 
@@ -56,7 +56,7 @@ static void *wait_for_end(void *arg)
 	do {
 		n = poll(&p, 1, poll_ms(w));
 		if (n < 0 && errno != EINTR)
-			poll(NULL, 0, 10); /* no memory */
+			poll(NULL, 0, 10); /* the kernel lacked memory: try again soon */
 		if (n == 0 && leave(w))
 			return NULL;
 	} while (n <= 0 && atomic_load(&w->state) != CONNECTION_UNWATCHED);
@@ -72,7 +72,7 @@ void connection_watch(struct connection_watch *w, int socket, bool inherited, in
 	int64_t known = atomic_load_explicit(&w->asleep_until_ns, memory_order_relaxed);
 	int state;
 
-	/* Waits may come very often: the word changes once a second. It only grows. */
+	/* Waits may come very often, so the word changes at most once a second. It only grows. */
 	while (known < until &&
 	       !atomic_compare_exchange_weak(&w->asleep_until_ns, &known, until + NS_PER_SEC)) {}
 	state = atomic_load(&w->state);

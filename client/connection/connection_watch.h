@@ -20,7 +20,7 @@ enum connection_watch_state {
 	CONNECTION_UNWATCHED,
 	CONNECTION_WATCH_STARTING,
 	CONNECTION_WATCHED,
-	CONNECTION_LEFT, /* the thread ends, unless it finds a sleeper, and is to be joined */
+	CONNECTION_LEFT, /* the thread ends unless it finds a sleeper; then join it */
 };
 
 /* All zeroes at first. */
@@ -28,14 +28,14 @@ struct connection_watch {
 	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
 				   watched */
 	_Atomic int state;	/* enum connection_watch_state */
-	_Atomic int64_t asleep_until_ns; /* somebody may sleep until then */
-	_Atomic int64_t since_ns;	 /* when the end was noticed (monotonic); 0: it was not */
+	_Atomic int64_t asleep_until_ns; /* the latest time until which a thread may sleep */
+	_Atomic int64_t since_ns;	 /* when the end was noticed (monotonic); 0: not yet */
 	pthread_t thread;
-	int socket; /* that the thread polls */
+	int socket; /* polled by the thread */
 	bool inherited;
 };
 
-/* A sleep lasts so long at most. */
+/* The longest that one sleep may last. */
 #define SLEEP_LONG_NS (4 * NS_PER_SEC)
 
 /* Watches @socket, unless that is -1. To be called before each sleep; @ns is what is left of the

@@ -28,7 +28,7 @@
  * (lease_protocol.h). In place of other drafts a child has memory that cannot be used.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
- * produce, receive, mapping; then those of the kinds of memory; then that of the use counts. fork()
+ * produce, receive, mapping; then the locks of the kinds of memory; then the use-count lock. fork()
  * takes all of them, so that the child finds nothing half done.
  */
 #include <errno.h>
@@ -51,7 +51,7 @@
 int64_t fork_timeout_ns = 1 * NS_PER_SEC;
 
 static struct list *clients; /* set from before_fork() to the end of the fork */
-static bool registered;	     /* the handlers; process_lock() */
+static bool registered;	     /* the handlers are; under process_lock() */
 static int fork_cancel;	     /* what cancel_forbid() returned, during fork(); process_lock() */
 
 /* ---- Before ---- */
@@ -172,8 +172,7 @@ static int second_connection(struct session *s, struct handshake *handshake, int
 	r = handshake_hello(handshake, s->address, deadline);
 	if (r)
 		return r;
-	handshake->catalog_fd = fd_close(handshake->catalog_fd); /* the child has the catalog mapped
-								  */
+	handshake->catalog_fd = fd_close(handshake->catalog_fd); /* the child inherits it */
 	if (handshake->welcome.instance != s->catalog.instance ||
 	    handshake->welcome.max_tensors != s->catalog.slots ||
 	    handshake->welcome.client_index >= s->catalog.max_clients)
@@ -252,12 +251,11 @@ static void after_fork_parent(void)
 				continue;
 			atomic_store(&s->ours, true);
 			if (s->fork_handshake) {
-				handshake_deinit(s->fork_handshake); /* the child has its connection
-								      */
+				handshake_deinit(s->fork_handshake); /* the child has a copy */
 				free(s->fork_handshake);
 				s->fork_handshake = NULL;
 			}
-			if (s->held) { /* else the ledger is an ancestor's, which we keep mapped */
+			if (s->held) { /* otherwise it is an ancestor's ledger, kept mapped */
 				s->heir = session_unmap_page(s->heir);
 				s->inherited = false;
 			}
@@ -296,7 +294,7 @@ static void drop_parents(struct session *s)
 	session_close_socket(s);
 	s->forked = false;
 	child_hold_forget(s);
-	if (s->inherited) { /* stays mapped until we read no more; see above */
+	if (s->inherited) { /* stays mapped while we read its tensors: see the head */
 		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
 		s->held = NULL;
 		s->touched = NULL;
@@ -310,7 +308,7 @@ static void child_session(struct session *s)
 	if (s->strange)
 		return;
 	s->forks++;
-	atomic_store(&s->lines, 0); /* of a ledger of its own */
+	atomic_store(&s->lines, 0); /* the child's ledger is new: no line is taken */
 	atomic_store(&s->ours, true);
 	if (atomic_load(&s->drained))
 		return;
@@ -354,8 +352,8 @@ static void child_client(struct tl_client *c)
 		child_session(s);
 }
 
-/* Closes sessions that serve no new calls; they go once nothing is held on them. Called without
- * locks, since closing a session may free its client. */
+/* Closes sessions that serve no new calls. They are freed when their last lease or draft ends.
+ * Called without locks, since closing a session may free its client. */
 static void close_left(void)
 {
 	for (bool again = true; again;) {

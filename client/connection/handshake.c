@@ -65,7 +65,7 @@ static int send_until(const struct handshake *handshake, const void *message, in
 			if (r)
 				return r;
 		} else if ((r != -ENOBUFS && r != -ETOOMANYREFS) || pause_until(deadline)) {
-			return r; /* these two conditions end, and nothing tells when */
+			return r; /* no event reports the end of these two: hence the pause */
 		}
 	}
 }
@@ -88,15 +88,15 @@ static int exchange(const struct handshake *handshake, const void *message, int 
 	return answer_expect(answer, expected, handshake->address);
 }
 
-/* Another thread may fork at any time, and its child ends its copy of the handshake. So each member
- * is cleared before what it refers to is given up: the number or address could be somebody else's
- * by then. */
+/* Another thread may fork at any time, and the child then ends its copy of the handshake. So each
+ * member is cleared before its descriptor is closed or its memory unmapped: then the number or the
+ * address could be somebody else's. */
 void handshake_deinit(struct handshake *handshake)
 {
 	void *ledger = handshake->ledger;
 
 	handshake->ledger = NULL;
-	if (ledger) /* before the socket is closed, as in session_deinit() */
+	if (ledger) /* before the socket is closed: see session_deinit() */
 		munmap(ledger, ledger_size(handshake->welcome.max_tensors));
 	fd_close(take_fd(&handshake->socket));
 	fd_close(take_fd(&handshake->ledger_fd));

@@ -17,7 +17,7 @@ struct handshake {
 	int ledger_fd;
 	int catalog_fd;
 	uint64_t clock_ns; /* catalog_view.clock_ns */
-	uint32_t life;	   /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
+	uint32_t life;	   /* of the daemon that reads the ledger, from ADOPTED; or 0 */
 };
 
 #define HANDSHAKE_INIT                                                                             \

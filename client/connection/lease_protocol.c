@@ -16,8 +16,8 @@
 
 /*
  * ORDER: `rescan` is set (seq_cst) before the second attempt. If that attempt fails too, the socket
- * was full after the store. So the daemon has yet to empty the socket, and looks at `rescan` when
- * it has. `rescan` is a counter and never goes back to 0: another thread's reset could fall between
+ * was full after the store. So the daemon has yet to empty the socket, and reads `rescan` after
+ * that. `rescan` is a counter and never goes back to 0: another thread's reset could fall between
  * our store and the daemon's look.
  */
 static void tell(struct session *s, uint64_t ref)
@@ -33,7 +33,7 @@ static void tell(struct session *s, uint64_t ref)
 		return;
 	atomic_fetch_add(&s->ledger->rescan, 1);
 	if (!atomic_load(&s->ledger->rescan))
-		atomic_fetch_add(&s->ledger->rescan, 1); /* never 0: it wrapped around */
+		atomic_fetch_add(&s->ledger->rescan, 1); /* it wrapped around, and must not be 0 */
 	conn_send(socket, &m, -1, MSG_DONTWAIT);
 }
 
@@ -58,7 +58,7 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 }
 
 /*
- * ORDER: `current` was read before. The daemon writes the member's entry before `current`, and
+ * ORDER: the caller has read `current`. The daemon writes the member's entry before `current`, and
  * raises `groups` after it. A member of a group that failed loses its name and its word before
  * `groups` is raised and before its entry is reused. So a word that is still DRAFT, after `former`
  * or at G3, shows that the values read were right (tests/model/many.pml).
@@ -79,7 +79,7 @@ enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former
 	return atomic_load(&s->catalog.rows[slot].word) == draft ? MEMBER_PENDING : MEMBER_NONE;
 }
 
-/* Counts one more hold on a slot whose row is in one of two states, in the generation of @ref. */
+/* Counts one more hold on a slot, if its row has @ref's generation and one of the two states. */
 static int hold_in(struct session *s, uint64_t ref, enum row_state one, enum row_state other)
 {
 	uint32_t slot = ref_slot(ref), was;
@@ -270,7 +270,7 @@ void child_holds_check_locked(struct session *s)
 		struct child_hold *child = list_entry(l, struct child_hold, link);
 
 		if (!fd_is(child->page_fd, &child->page))
-			continue; /* the program closed it: the holds stay until the session ends */
+			continue; /* the program closed it: the holds last until the session ends */
 		if (fcntl(child->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
 			continue; /* EBUSY: the child still has the page mapped */
 		for (uint32_t i = 0; i < child->n; i++)

@@ -24,9 +24,9 @@ void child_holds_try_check(struct session *s);
 /*
  * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
  * read the other's, so both pairs are seq_cst. Otherwise we might see LIVE and the daemon our
- * count, and nothing would reclaim the tensor. The ref to tell is that of the word: after a lease
- * that lost a race, the slot may have another generation, whose reclaimer saw our count and waits
- * for us.
+ * count, and nothing would reclaim the tensor. RELEASED names the generation that the word has
+ * now: after a lease that lost a race, that may be another one, whose reclaimer saw our count and
+ * waits for us.
  */
 static inline void lease_release(struct session *s, uint32_t slot)
 {
@@ -35,10 +35,10 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	uint32_t was;
 
 	if (__builtin_expect(!held, 0))
-		return; /* inherited by a forked child without holds of its own */
+		return; /* a lease inherited by a forked child without holds of its own */
 	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
-	/* 0: nothing was held, and the lease is a forked child's leftover. Takes the change back.
-	 * If that made the counter 0, continues as after a release */
+	/* If the counter was 0, the lease is a forked child's leftover: take the change back, and
+	 * continue as after a release only if the counter is 0 then. */
 	if (__builtin_expect(was != 1, 0) &&
 	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX)) {
 		/* a hold for a child may be left: after tl_close() no call looks for these */
@@ -112,7 +112,7 @@ static inline bool lease_stands(const struct session *s, uint64_t ref)
 
 	atomic_thread_fence(memory_order_acquire);
 	word = atomic_load_explicit(&s->catalog.rows[ref_slot(ref)].word, memory_order_relaxed);
-	/* a DRAFT: the member of a group, which lease_hold_member() has looked at */
+	/* a DRAFT is a member of a group, and lease_hold_member() has checked it */
 	return __builtin_expect(
 		word - row_word(ref_generation(ref), ROW_DRAFT) <= ROW_RETIRED - ROW_DRAFT, 1);
 }
@@ -120,9 +120,9 @@ static inline bool lease_stands(const struct session *s, uint64_t ref)
 /* The meaning of a name whose `current` is @ref, if that is a member of a group that is being
  * published. */
 enum member {
-	MEMBER_NONE,	  /* @ref is no member, or not any more: look again */
-	MEMBER_PENDING,	  /* its group is not published yet: the name means *@former; 0: nothing */
-	MEMBER_PUBLISHED, /* the name means it, and it is about to be LIVE */
+	MEMBER_NONE,	  /* @ref is not a member, or no longer one: look again */
+	MEMBER_PENDING,	  /* its group is not published: the name means *@former; 0: nothing */
+	MEMBER_PUBLISHED, /* the name means @ref, which is about to become LIVE */
 };
 enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former);
 /* lease_hold() for a published member, which need not be LIVE yet. */

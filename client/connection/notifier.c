@@ -58,7 +58,7 @@ static int start(struct notifier *n, const char *what)
 	if (!r)
 		return 0;
 	atomic_store(&n->task, NOTIFIER_NONE);
-	n->fd = -1; /* before it is closed: a fork() closes what it finds here */
+	n->fd = -1; /* before fd_close(): a forked child closes the number it finds */
 	fd_close(fd);
 	return tl_fail(r, "no thread for '%s': %s", what, thread_refusal(r));
 }
@@ -98,7 +98,7 @@ void notifier_end(struct notifier *n)
 		return;
 	tell(n, NOTIFIER_ENDS);
 	pthread_join(n->thread, NULL);
-	eventfd_write(notifier_fd(n), 1); /* for a loop that polls a duplicate */
+	eventfd_write(notifier_fd(n), 1); /* wakes a loop that polls a duplicate of it */
 	atomic_store(&n->task, NOTIFIER_NONE);
 }
 

@@ -23,13 +23,13 @@ struct notifier {
 	_Atomic uint32_t task;
 	int fd;			     /* or -1 */
 	struct fd_identity identity; /* of fd, which the program may close */
-	pthread_mutex_t mutex;	     /* while the descriptor is made */
+	pthread_mutex_t mutex;	     /* held while the descriptor is made */
 	pthread_t thread;
-	pid_t process; /* that has the thread */
+	pid_t process; /* the process that runs the thread */
 	void (*wait)(struct notifier *);
 };
 
-/* @wait returns when there is something to fetch, an error for example; and when the task is not
+/* @wait must return when there is something to fetch (an error, too), and when the task is not
  * NOTIFIER_WAITS any more. */
 void notifier_init(struct notifier *n, void (*wait)(struct notifier *));
 /* The descriptor, or -1 if there is none, or the program has closed it. */
@@ -37,9 +37,9 @@ static inline int notifier_fd(const struct notifier *n)
 {
 	return n->fd >= 0 && fd_is(n->fd, &n->identity) ? n->fd : -1;
 }
-/* Starts the thread, unless it runs. @what: for the text of an error. */
+/* Starts the thread unless it runs already. @what is named in error texts. */
 int notifier_start(struct notifier *n, const char *what);
-/* To be called when all was fetched. */
+/* To be called when everything has been fetched. */
 void notifier_again(struct notifier *n);
 /* Ends the thread, if it is this process's. No call on the notifier may be under way. */
 void notifier_end(struct notifier *n);

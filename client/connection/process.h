@@ -17,8 +17,8 @@ void process_unlock(void);
 /* Returns when no fork() is under way any more. */
 void process_wait_fork(void);
 
-/* Notes, and tells, whether this thread is in fork(), where handlers of the program may call us.
- * Nothing may wait for the fork then: process_fork_check() fails with -EDEADLK. */
+/* Set and return whether this thread is in fork(), where the program's handlers may call us. Such a
+ * call must not wait for the fork to end, so process_fork_check() fails with -EDEADLK. */
 void process_forks(bool now);
 bool process_in_fork(void);
 int process_fork_check(void);
@@ -28,8 +28,8 @@ bool process_exiting(void);
 
 /* fork() in a process that has clients. */
 
-/* How long fork() waits for connections of the child's own. Without them the parent holds for the
- * child, so nothing is lost. Tests that count connections set a longer time. */
+/* How long fork() waits for connections of the child's own. Without them the parent holds the
+ * tensors for the child, so nothing is lost. Tests that count connections set a longer time. */
 extern int64_t fork_timeout_ns;
 
 /* To be called before the first client: 0, or a negative errno if fork() cannot be handled. */

@@ -6,8 +6,8 @@
  * it has its own answer it leaves the reading to another. No thread reads when none waits; messages
  * that come then (answers to prefetched drafts) are read by the next thread that does. The reader
  * itself hands descriptors of drafts to mapping.c, in their order of arrival. The daemon sends one
- * for each segment and relies on that from then on, even if no thread waits for that draft any
- * more.
+ * descriptor for each segment, and from then on relies on us having it, even if no thread waits for
+ * that draft any more.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,10 +26,10 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 
-/* A waiter that reads looks at the clock after so many messages for others. */
+/* The reading thread checks its deadline after this many messages for other threads. */
 enum { OTHERS_MAX = 64 };
 
-/* Leaves the reading to another thread that still waits. */
+/* Lets another thread that still waits read the socket. */
 static void pass_reading_locked(struct session *s)
 {
 	s->reading = false;
@@ -47,8 +47,8 @@ static void pass_reading_locked(struct session *s)
 #define POLL_LAST_NS (256 * NS_PER_MS)
 
 /* Sleeps until there is a message, or one of @events. A request may wait for space that the daemon
- * makes by ending segments, and their memory is not free before we let go of them. So we look for
- * ended segments from time to time. */
+ * makes by ending segments, and their memory is not free until we unmap it. So we look for ended
+ * segments from time to time. */
 static int sleep_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
 	int64_t look;
@@ -109,7 +109,7 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 	return req->done ? 0 : r;
 }
 
-/* Sleeps until @req is done, or no thread reads any more. */
+/* Sleeps until the request is done, or until no thread reads the socket. */
 static int sleep_until_woken(struct session *s, pthread_cond_t *wake, int64_t deadline)
 {
 	struct timespec ts = { .tv_sec = deadline / NS_PER_SEC, .tv_nsec = deadline % NS_PER_SEC };
@@ -139,7 +139,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	while (!req->done && !r)
 		r = s->reading ? sleep_until_woken(s, &wake, deadline)
 			       : read_until_done(s, req, deadline);
-	/* The thread that reads, or this whole process, may not have run for long. */
+	/* The answer may lie unread in the socket if the reading thread did not get to run. */
 	for (unsigned n = 0; !req->done && n < AT_ONCE_MAX && !session_receive_locked(s); n++)
 		;
 	req->wake = NULL;
@@ -150,7 +150,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		atomic_store(&s->in_doubt, true); /* the daemon may still carry it out */
 	}
 	if (!s->reading)
-		pass_reading_locked(s); /* we may have been woken to read, and leave instead */
+		pass_reading_locked(s); /* we may have been woken to read: wake another for that */
 	pthread_mutex_unlock(&s->receive_mutex);
 	pthread_cond_destroy(&wake);
 	if (r == -ECONNABORTED || r == SESSION_E_ENDED)
@@ -158,7 +158,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
 		r = -ETIMEDOUT; /* daemons replaced each other, and none answered */
 	if (r == -ETIMEDOUT && session_lost(s))
-		session_ended(s); /* another socket has its number: later calls connect anew */
+		session_ended(s); /* the program closed the socket: later calls connect anew */
 	return r < 0 ? answer_missing(r, s->address->path, now_mono_coarse_ns() - begun) : r;
 }
 
@@ -178,7 +178,7 @@ static bool is_pending_locked(struct session *s, uint32_t serial)
 	return false;
 }
 
-/* Serials come again after 2^32 messages, and a request may wait for longer than that. */
+/* Serials repeat after 2^32 messages, and a request may wait for longer than that. */
 uint32_t session_serial(struct session *s)
 {
 	uint32_t serial;
@@ -214,7 +214,7 @@ int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadli
 	r = session_send_fd(s, message, fd_peek, deadline);
 	if (r) {
 		session_forget(s, req);
-		h->serial = 0; /* no request has it */
+		h->serial = 0; /* a serial that no request has */
 	}
 	return r;
 }

@@ -12,7 +12,7 @@
 typedef bool session_done(struct session *s, void *message, struct conn_message *answer,
 			  void *context);
 
-/* Sends, and waits for the answer, of whatever type. Returns 0, SESSION_E_UNSENT or _ENDED, or a
+/* Sends a request and waits for an answer of any type. Returns 0, SESSION_E_UNSENT or _ENDED, or a
  * negative errno. @done may be NULL if the request can be made twice. */
 int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
 			struct conn_message *answer, session_done *done, void *context);
@@ -47,8 +47,7 @@ static inline int session_ask(struct session *s, void *message, int64_t deadline
 /* session_ask_fd(), if @life has not ended; SESSION_E_ADOPTED if it has. */
 int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t deadline,
 			struct request *req, struct conn_message *answer);
-/* True if the answer to @req has come, or the connection ended. Then session_await() may be left
- * out. */
+/* True if the answer has come or the connection ended: session_await() is optional then. */
 bool session_answered(struct session *s, struct request *req);
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);

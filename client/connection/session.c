@@ -14,7 +14,7 @@
  * with all of them.
  *
  * A session whose connection has ended (`ended`) still serves gets of mapped tensors, until the
- * daemon or its successor says in the catalog that the ledger is read no more.
+ * daemon or its successor says in the catalog that it no longer reads the ledger.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ void session_deinit(struct session *s)
 	/* The ledger goes before the socket is closed: a ledger that no process has mapped tells
 	 * the daemon that nothing is used. */
 	session_unmap_ledger(s);
-	if (!session_lost(s)) /* a child that was not announced may have it open */
+	if (!session_lost(s)) /* a child made without fork handlers may have it open */
 		shutdown(s->socket, SHUT_RDWR);
 	connection_watch_end(&s->watch);
 	session_close_socket(s);
@@ -85,7 +85,7 @@ void session_close_socket(struct session *s)
 
 /* ---- Children that were not announced ---- */
 
-/* `ours` is false for a moment while another thread forks, and that thread has the lock. */
+/* While another thread forks, `ours` is false for a moment. Taking the lock waits for that fork. */
 static bool ours_after_forks(const struct session *s)
 {
 	bool ours;
@@ -133,7 +133,7 @@ void session_adopt_handshake(struct session *s, struct handshake *handshake)
 	handshake->ledger = NULL;
 }
 
-/* The members that a child finds wiped end a page, and the rest begins the next page. */
+/* The first members, which a child finds zeroed, end one page; the others begin the next page. */
 enum { SESSION_WIPED = offsetof(struct session, catalog) };
 
 static unsigned char *session_page(struct session *s)

@@ -24,7 +24,7 @@
 enum outbox_thread {
 	OUTBOX_NO_THREAD,
 	OUTBOX_THREAD_RUNS,
-	OUTBOX_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+	OUTBOX_THREAD_DONE, /* it has ended or is about to: join it */
 	OUTBOX_OVER,	    /* the session ends: no thread is started any more */
 };
 
@@ -55,9 +55,9 @@ enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 struct request {
 	struct list link;	     /* in session->pending while not done; receive_mutex */
 	struct conn_message *answer; /* filled in by the thread that reads the socket */
-	pthread_cond_t *wake;	     /* wakes its waiter, if that sleeps */
+	pthread_cond_t *wake;	     /* wakes the thread that waits, if it sleeps */
 	uint32_t serial;
-	uint32_t life; /* goes into its message */
+	uint32_t life; /* the daemon's life that its message names */
 	int result;    /* when done: 0, or SESSION_E_ENDED or _ADOPTED */
 	bool fresh;    /* it was sent just now */
 	bool spare; /* for a prefetched draft, which the ledger does not count before it is used */
@@ -70,10 +70,10 @@ struct draft_hold {
 	uint64_t ref;
 	bool held;		 /* our ledger counts its slot */
 	bool open;		 /* not committed yet */
-	struct write_map *views; /* of an exported draft: its mapping, which children inherit */
+	struct write_map *views; /* or NULL: an exported draft's mapping, which children inherit */
 };
 
-/* A size that was committed before. */
+/* A size that was committed before, for prefetching. */
 struct size_use {
 	uint64_t nbytes;
 	uint32_t extra;
@@ -83,8 +83,8 @@ struct size_use {
 enum { SESSION_PAGE = 4096 }; /* of heir and views */
 
 struct session {
-	/* A child finds these members zeroed, until fork.c fills them in again. So a child of
-	 * _Fork() or clone() counts nothing in its parent's ledger, and notices what it is. */
+	/* These members are zero in a child until fork.c fills them in. So a child of _Fork() or
+	 * clone() counts nothing in its parent's ledger, and notices that it is a child. */
 	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: it is inherited */
 	_Atomic uint8_t *touched;	    /* the ledger's, a byte for each page of held */
 	_Atomic bool ours;		    /* false also while this process forks */
@@ -95,8 +95,8 @@ struct session {
 	alignas(64) _Atomic bool forking; /* no lease may be taken before process_wait_fork() */
 	struct use_count users;
 	struct mappings mappings;
-	_Atomic bool ended;	   /* the connection has; mappings stay good */
-	_Atomic int64_t probed_ns; /* when a call without requests last looked for that */
+	_Atomic bool ended;	   /* the connection has ended; mappings stay valid */
+	_Atomic int64_t probed_ns; /* when a call without requests last checked for that */
 	struct connection_watch watch;
 	_Atomic bool drained; /* the last user has left: resources are freed */
 
@@ -106,10 +106,10 @@ struct session {
 	struct session *older;	       /* in client->sessions */
 	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
-	int socket;			  /* session_socket() */
-	bool forked;			  /* a child has it, and may have closed all descriptors */
-	bool strange;			  /* during fork(): it was not ours before */
-	uint32_t forks;			  /* how often a child has taken it over */
+	int socket;	/* session_socket() */
+	bool forked;	/* we are a forked child, and may have closed all descriptors */
+	bool strange;	/* during fork(): `ours` was false before the fork */
+	uint32_t forks; /* how many forks lie between its maker and this process */
 	struct fd_identity identity;	  /* of the socket */
 	struct handshake *fork_handshake; /* during fork(): the child's connection */
 	bool close_after_fork;		  /* in the child: session_close() is due */
@@ -117,8 +117,8 @@ struct session {
 	struct list child_holds;      /* struct child_hold: holds for children; produce_mutex */
 	_Atomic bool has_child_holds; /* that list is not empty */
 	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
-	void *heir;	/* or NULL: that ancestor's page, mapped as long as we read its tensors */
-	void *views;	/* or NULL: such a page for its drafts that we see */
+	void *heir;  /* or NULL: a page that we keep mapped while we read that ancestor's tensors */
+	void *views; /* or NULL: such a page for the drafts of its that we see */
 	void *child_views; /* during fork(): the page for the child */
 
 	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one
@@ -128,7 +128,7 @@ struct session {
 	bool reading;
 	struct spin spin;      /* of the thread that reads */
 	_Atomic unsigned maps; /* MAPs whose answers have not come: read/shared_lease.c */
-	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
+	bool kicked; /* the daemon ended the connection on request; its text says who asked: */
 	char kicked_text[WIRE_TEXT_MAX + 1];
 	/* A request was not answered in time, such as a DELETE of a ring's name, and the daemon may
 	 * still carry it out: publish/ring.c. */
@@ -145,7 +145,7 @@ struct session {
 	struct prefetch *prefetched[SESSION_PREFETCHED];
 	struct size_use sizes[SESSION_SIZES];
 	unsigned next_prefetch, next_size;
-	_Atomic uint64_t lines;	   /* of the ledger: those with a subscription's position */
+	_Atomic uint64_t lines;	   /* bits: the ledger's lines that members of streams have */
 	struct producer *producer; /* ring.c: the rings that it publishes to, or NULL */
 
 	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */
@@ -185,8 +185,8 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-/* Returns the socket, or -1. Looks whether the program has closed it only in a forked child and
- * after the connection has ended. */
+/* Returns the socket, or -1. Checks whether the program has closed it, but only in a forked
+ * child or after the connection has ended. */
 int session_socket(const struct session *s);
 /* True if the program has closed the socket, whose number may be another file's by now. */
 bool session_lost(const struct session *s);

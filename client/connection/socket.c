@@ -83,7 +83,7 @@ static void *send_when_there_is_space(void *arg)
 			s->outbox.state = OUTBOX_THREAD_DONE;
 		pthread_mutex_unlock(&s->receive_mutex);
 		if (r == -ENOBUFS)
-			poll(NULL, 0, 1); /* the socket has space, but the kernel has none */
+			poll(NULL, 0, 1); /* the socket has space, but the kernel lacks memory */
 	}
 	return NULL;
 }
@@ -122,7 +122,7 @@ static void keep_locked(struct session *s, const void *message)
 	unsigned char *more = realloc(n->bytes, n->used + note_size(message));
 
 	if (!more)
-		return; /* no memory: what it would give back stays until the connection ends */
+		return; /* no memory: what it releases stays until the connection ends */
 	memcpy(&h, message, sizeof(h));
 	n->bytes = more;
 	memcpy(n->bytes + n->used, message, h.length);
@@ -131,8 +131,8 @@ static void keep_locked(struct session *s, const void *message)
 	start_thread_locked(s);
 }
 
-/* Sends the message, or puts it into the outbox. False: the connection has ended, and what the
- * message is about with it. */
+/* Sends the message, or puts it into the outbox. False: the connection has ended, and so has
+ * everything that the message could release. */
 static bool note_locked(struct session *s, const void *message)
 {
 	int r = atomic_load(&s->ended) ? -EPIPE : outbox_send_locked(s);
@@ -144,7 +144,7 @@ static bool note_locked(struct session *s, const void *message)
 	return !r || is_full(r);
 }
 
-/* The caller, which receives, finds out by itself that the connection has ended. */
+/* Ignores the end of the connection: the caller is reading the socket and will find it. */
 void session_post_locked(struct session *s, const void *message)
 {
 	note_locked(s, message);
@@ -193,7 +193,7 @@ static void request_done(struct request *req, int result)
 	if (req->wake)
 		pthread_cond_signal(req->wake);
 	else
-		kinds_wake(); /* a thread of theirs may look for this answer without a wait */
+		kinds_wake(); /* a kind's thread may poll for this answer */
 }
 
 static void ended_locked(struct session *s, int result)
@@ -202,7 +202,7 @@ static void ended_locked(struct session *s, int result)
 	atomic_store(&s->ended, true);
 	if (session_lost(s))
 		mappings_lose_descriptors(&s->mappings);
-	kinds_wake(); /* no thread polls the session's socket from now on */
+	kinds_wake(); /* their threads no longer poll the session's socket */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
 }
@@ -315,14 +315,14 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	int r;
 
 	if (why != -EAGAIN && !pause_until(deadline))
-		return 0; /* the socket may have space, and does not say when this ends */
+		return 0; /* no event reports that this has ended: just try again */
 	if (why != -EAGAIN)
 		return send_refused(why, s->address->path);
 	session_drain(s);
 	look = deadline_after(READ_MS * NS_PER_MS);
 	r = socket_wait(session_socket(s), POLLOUT, look < deadline ? look : deadline);
 	if (r == -EBADF || (r == -ETIMEDOUT && look < deadline))
-		return 0; /* the next try finds whether the socket is closed */
+		return 0; /* the next attempt finds out whether the socket is closed */
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
 	return r ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : 0;
@@ -433,7 +433,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		if (req->serial != serial)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
-		/* nobody looks at any other answer to a prefetch */
+		/* a prefetch needs only a DRAFT's descriptor, taken above */
 		req->answer->fd = req->spare ? fd_close(take_fd(&m->fd)) : take_fd(&m->fd);
 		if (m->fd_lost && m->header.type != WIRE_GRANTED) {
 			request_done(req, -EMFILE);
@@ -449,7 +449,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 }
 
 /* True if the slot and the segment in the message lie in this daemon's tables. wire_check() has
- * judged all else. The daemon may be another user's, and we write to our ledger at that slot. */
+ * checked all else. The daemon may be another user's, and we write to our ledger at that slot. */
 static bool message_fits(const struct session *s, const struct conn_message *m)
 {
 	const void *bytes = m->bytes;
@@ -469,8 +469,8 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 }
 
 /* False if the message's descriptor is lost and the daemon relies on us having it. Other
- * descriptors can be asked for again, or done without: a ring is begun, but its producer does not
- * have its page. */
+ * descriptors can be asked for again, or are not needed: without GRANTED's page a ring exists, but
+ * its producer cannot use it. */
 static bool message_is_whole(const struct conn_message *m)
 {
 	switch (m->header.type) {
@@ -484,8 +484,8 @@ static bool message_is_whole(const struct conn_message *m)
 	}
 }
 
-/* Ends the connection over an answer that is not whole. Only its own request fails: those of others
- * can be made on the next connection. */
+/* Ends the connection because an answer has lost its descriptor. Only the request that it answers
+ * fails: the others can be made on the next connection. */
 static void lost_locked(struct session *s, uint32_t serial)
 {
 	list_for_each_safe(l, &s->pending) {
@@ -529,7 +529,7 @@ int session_kicked(struct session *s)
 	int r;
 
 	pthread_mutex_lock(&s->receive_mutex);
-	if (session_lost(s)) /* then nothing comes */
+	if (session_lost(s)) /* then no message can come */
 		ended_locked(s, SESSION_E_ENDED);
 	for (unsigned n = 0; !s->kicked && n < AT_ONCE_MAX; n++) {
 		r = session_receive_locked(s);

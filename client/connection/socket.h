@@ -10,8 +10,7 @@
 
 void session_ended(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
-/* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or
- * so. */
+/* session_probe() for calls that may come very often: it looks once per clock tick (about 4 ms). */
 bool session_alive(struct session *s);
 /* For a session whose connection has ended: finds out whether it was ended on purpose. Then no new
  * connection may be made. Returns 0, or -ECONNABORTED with the daemon's text. */
@@ -47,8 +46,7 @@ void session_granted(struct session *s);
 void session_drain(struct session *s);
 void session_drain_expected(struct session *s); /* if an answer is expected */
 
-/* A daemon may send without end, so where no thread waits only so many messages are read at
- * once. */
+/* The most messages read at once where no thread waits for one: a daemon may send without end. */
 enum { AT_ONCE_MAX = 4096 };
 
 /* For request.c. Reads one message, without waiting. */

@@ -28,15 +28,15 @@ struct pluggable {
 	CUdeviceptr base;
 	uint64_t size;
 	intptr_t stream;
-	uint64_t thread;	  /* that named the stream */
+	uint64_t thread;	  /* the thread that named the stream */
 	struct cuda_event *event; /* NULL: there is nothing to wait for */
 };
 
 /* Under cuda_lock. */
 static struct list allocated = LIST_INIT(allocated);
 static struct {
-	uint64_t asked, done; /* of unmappings, in their order */
-	int64_t last_ns;      /* when something was freed */
+	uint64_t asked, done; /* counts of unmappings, which are done in order */
+	int64_t last_ns;      /* when something was last freed */
 } releases;
 
 /* ---- Exports that stay open ---- */
@@ -57,9 +57,9 @@ bool cuda_pluggable_has(const struct cuda_memory *memory)
 	return false;
 }
 
-/* Takes an export without publications out of the session and returns it; NULL: there is none. With
- * @p, looks only at exports in that allocation, and those that have publications end by themselves
- * from now on. Called with cuda_lock. */
+/* Takes an export without publications out of the session and returns it; NULL: there is none. If
+ * @p is given, looks only at exports in that allocation; those that have publications no longer
+ * stay open, but end with their last publication. Called with cuda_lock. */
 static struct cuda_export *take_idle(struct cuda_session *cs, const struct pluggable *p)
 {
 	struct cuda_export *e, *idle = NULL;
@@ -79,7 +79,7 @@ static struct cuda_export *take_idle(struct cuda_session *cs, const struct plugg
 	return idle;
 }
 
-/* take_idle() for any session. The session of the export that it returns is claimed. */
+/* take_idle() for all sessions. Takes a reference to the session of the export that it returns. */
 static struct cuda_export *take_any_idle(const struct pluggable *p)
 {
 	struct cuda_export *e = NULL;
@@ -149,8 +149,8 @@ static void unmap_later(struct pluggable *p)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Waits until what was freed before this call is unmapped here. True: something was freed just now,
- * which the daemon and others that had it mapped may still have to close. */
+/* Waits until what was freed before this call is unmapped here. True: something was freed so
+ * recently that the daemon and processes that had it mapped may still have to close it. */
 static bool releases_wait(void)
 {
 	uint64_t asked;
@@ -186,12 +186,12 @@ static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 	p->event = NULL;
 	if (e == CUDA_E_NOT_PERMITTED || cuda_errno(e) == -EBUSY)
 		return -EBUSY;
-	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* the host waits */
+	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* wait here: no event */
 	return 0;
 }
 
-/* Has the slow thread unmap the allocation after the work on its stream. True: @p is not the
- * caller's any more. False: the stream is being captured, or this is a host function, where the
+/* Has the slow thread unmap the allocation after the work on its stream. True: @p no longer belongs
+ * to the caller. False: the stream is being captured, or this is a host function, where the
  * driver takes no calls. */
 static bool note_and_unmap(struct pluggable *p)
 {

@@ -68,7 +68,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_tasks_wake(); /* the slow thread keeps the bounds */
+		cuda_tasks_wake(); /* the slow thread destroys buffers beyond the limits */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -225,7 +225,7 @@ void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct 
 		return;
 	if (after && life == atomic_load(&device->life))
 		scope.driver->event_synchronize(after->event);
-	cuda_shareable_unmap(&scope, base, size); /* it outlives a reset, as no context owns it */
+	cuda_shareable_unmap(&scope, base, size); /* a reset leaves it: no context owns it */
 	cuda_leave(&scope);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Draft buffers: GPU memory that the library allocates for drafts, exports once and uses again; and
- * the memory that they and the allocations of tl_cuda_alloc() are made of. */
+/* Draft buffers: GPU memory that the library allocates for drafts, exports once and reuses. Also
+ * the shareable memory that backs them and the allocations of tl_cuda_alloc(). */
 #pragma once
 
 #include <stdbool.h>
@@ -13,16 +13,16 @@
 struct cuda_buffer {
 	struct list link; /* in its cuda_session's buffers while nobody uses it, or among those of
 			     drafts that tl_close() gives up */
-	intptr_t stream;  /* among the latter: on which it is written */
+	intptr_t stream;  /* in the latter case: the stream that writes it */
 	struct cuda_session *owner;
 	struct cuda_export *export;
 	uint64_t size;
 	unsigned life; /* device->life when it was made */
 	int64_t free_since;
-	struct cuda_task unmapping; /* if it could not be exported: */
-	struct cuda_device *device; /* where it is */
-	CUdeviceptr base;	    /* at which address */
-	unsigned uses; /* by a draft, what was published from it, a copy's original; cuda_lock */
+	struct cuda_task unmapping; /* if it could not be exported, with the next two: */
+	struct cuda_device *device; /* its GPU */
+	CUdeviceptr base;	    /* its address */
+	unsigned uses; /* by drafts, publications and originals of copies; under cuda_lock */
 };
 
 void cuda_buffer_use(struct cuda_buffer *buffer);
@@ -56,16 +56,16 @@ bool cuda_buffers_given_up(const struct cuda_session *cs);
 /*
  * Allocates @size bytes, a multiple of the device's granularity, and maps them at *base. *fd opens
  * them in other processes; @fd may be NULL. The device's context is current. Returns 0, or a
- * negative errno with a text. If *base is not 0 after a failure they are mapped, and unmapping them
- * is left to the caller.
+ * negative errno with a text. If *base is not 0 after a failure, the bytes are mapped and the
+ * caller has to unmap them.
  */
 int cuda_shareable_new(const struct cuda_scope *scope, const struct cuda_device *device,
 		       uint64_t size, CUdeviceptr *base, int *fd);
 /* Unmaps such memory and frees the addresses. The device's context is current. */
 void cuda_shareable_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);
 /* Waits for @after, unless that is NULL, and unmaps memory that was made when device->life was
- * @life. After a reset of the device nothing uses the memory, but it is still mapped. If the
- * process is ending the memory goes with it. For the slow thread. */
+ * @life. A reset of the device ends all work but leaves the memory mapped. If the process is
+ * ending, leaves the memory to its end. For the slow thread. */
 void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct cuda_event *after,
 			CUdeviceptr base, uint64_t size);
 
@@ -75,14 +75,13 @@ uint64_t cuda_shareable_size(const struct cuda_device *device, uint64_t size);
 int cuda_shareable(const struct cuda_device *device);
 
 /* Finds or makes a draft buffer of at least @size bytes, with any content, and gives the caller a
- * use of it. Waits until @deadline for space, and in any case for a moment for what is being freed.
- * Returns 0, SESSION_E_*, or a negative errno. */
+ * use of it. Waits until @deadline for space, and in any case briefly for memory that is being
+ * freed. Returns 0, SESSION_E_*, or a negative errno. */
 int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t deadline,
 		    struct cuda_buffer **out);
 
-/* Memory for the allocators of other libraries: tl_cuda_alloc(). As long as it is allocated an
- * export of it stays open, so that consumers keep their mapping of it while tensors in it come and
- * go. */
+/* Memory for the allocators of other libraries: tl_cuda_alloc(). Its export stays open until the
+ * memory is freed, so that consumers keep their mapping of it while tensors in it come and go. */
 
 /* 0, or a negative errno with a text. Any thread, without locks. */
 int cuda_pluggable_new(uint64_t size, int ordinal, void **memory);

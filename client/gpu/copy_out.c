@@ -23,10 +23,10 @@
 /* The memory of a copy, which all tensors over it share. */
 struct moved {
 	_Atomic unsigned refs;
-	pid_t pid;		 /* that made it: a forked child has only the copies on the CPU */
-	struct session *session; /* of the buffer, with a count on it */
+	pid_t pid; /* the process that made it: a forked child has only copies on the CPU */
+	struct session *session;    /* of the buffer, with a count on it */
 	struct cuda_buffer *buffer; /* on a GPU */
-	struct cuda_event *written; /* what other streams wait for; NULL: the host has waited */
+	struct cuda_event *written; /* other streams wait for it; NULL: the host has waited */
 	void *host;		    /* on the CPU */
 	tl_info info;
 };
@@ -36,7 +36,7 @@ struct copied_tensor {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	struct moved *memory;
 	intptr_t stream;
-	uint64_t thread; /* that named the stream */
+	uint64_t thread; /* the thread that named the stream */
 	int64_t dims[];	 /* shape, then strides */
 };
 
@@ -64,8 +64,8 @@ static void memory_unref(void *context)
 		use_count_leave(&s->users);
 }
 
-/* memory_unref() in a forked child, for a copy on a GPU: the driver's half of it is the
- * parent's. */
+/* memory_unref() in a forked child, for a copy on a GPU. The driver's objects are the parent's, so
+ * they are not touched. */
 static void memory_forget(void *context)
 {
 	struct list events = LIST_INIT(events);
@@ -82,8 +82,8 @@ static void memory_forget(void *context)
 	use_count_leave(&s->users);
 }
 
-/* Calls @done(@context) when what is queued on the stream by now has ended, and @child(@context) in
- * a child that is forked before. */
+/* Calls @done(@context) when the work now queued on the stream has ended, or @child(@context) in a
+ * child that is forked before that. */
 static void after(const struct moved *m, intptr_t stream, void (*done)(void *context),
 		  void (*child)(void *context), void *context)
 {
@@ -155,7 +155,7 @@ struct moving {
 	DLManagedTensorVersioned *held; /* the original; NULL: it was given up */
 	struct copied_tensor *tensor;
 	struct moved *memory;
-	struct cuda_device *device; /* NULL: to the CPU */
+	struct cuda_device *device; /* the destination; NULL: the CPU */
 	const char *name;
 	uint64_t nbytes; /* that it touches */
 	intptr_t stream; /* TL_STREAM_NONE: the host waits */
@@ -167,8 +167,8 @@ static bool on_gpu(const DLManagedTensorVersioned *t)
 	return t->dl_tensor.device.device_type == kDLCUDA;
 }
 
-/* Replaces the lease on a GPU tensor by another, such that the GPU's legacy stream finds it
- * written. */
+/* Replaces the lease on a GPU tensor by another one that is taken for the legacy stream, so that
+ * the copy there comes after the producer's work. */
 static int order(struct moving *m)
 {
 	tl_get_options o = { .timeout_ns = m->timeout_ns,
@@ -325,7 +325,7 @@ static int to_gpu(tl_client *client, struct moving *m)
 	if (r || m->stream == TL_STREAM_NONE) {
 		int waited = cuda_wait_for_stream(m->device, stream);
 
-		return r ? r : waited; /* nothing writes to the buffer when it is given up */
+		return r ? r : waited; /* no work may write to a freed buffer */
 	}
 	after(m->memory, stream, drop, drop, m->held);
 	m->held = NULL;

@@ -83,8 +83,8 @@ static void gate_leave(void)
 	atomic_fetch_sub(&gate.inside, 1);
 }
 
-/* Runs before the driver's own function at exit, which was registered before. A thread that is
- * stuck in the driver is waited for only so long. */
+/* Runs before the driver's own exit handler, which was registered earlier. Waits for a thread that
+ * is stuck in the driver for GPU_EXIT_NS only. */
 static void gate_close(void)
 {
 	int64_t until = deadline_after(GPU_EXIT_NS);
@@ -219,7 +219,7 @@ int cuda_ordinal(const unsigned char uuid[16])
 
 /* ---- Contexts ---- */
 
-/* What cuda_enter() has to know of a device's context. */
+/* The state of a device's context that cuda_enter() uses. */
 struct context {
 	CUcontext handle;
 	unsigned long long id; /* 0: the driver knows none */
@@ -241,7 +241,7 @@ static int retain(const struct cuda_driver *d, struct cuda_device *device, struc
 	return e ? cuda_fail(e, "retaining the primary context of GPU %d", device->ordinal) : 0;
 }
 
-/* Drops the context of that life, which was reset, unless another thread has done so. */
+/* Drops the context of @life, which was reset, unless another thread has already done so. */
 static void forget(struct cuda_device *device, unsigned life)
 {
 	pthread_mutex_lock(&context_mutex);
@@ -257,9 +257,9 @@ static bool is_gone(CUresult e)
 	return e == CUDA_E_INVALID_CONTEXT || e == CUDA_E_CONTEXT_IS_DESTROYED;
 }
 
-/* True if the context was reset. A reset context keeps its handle, which can still be made current.
- * Drivers before CUDA 12 give it no number: they say only whether the program has begun anew with
- * it. */
+/* True if the context was reset. A reset context keeps its handle, which can still be made current,
+ * but gets another id. Drivers before CUDA 12 have no ids: they say only whether the context is
+ * active, which it is again once the program uses it anew. */
 static bool was_reset(const struct cuda_driver *d, const struct cuda_device *device,
 		      const struct context *context)
 {
@@ -388,8 +388,7 @@ int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
 	return 0;
 }
 
-/* True if the context is one of the device. Other contexts than the primary one may have streams
- * that fit as well. */
+/* True if the context belongs to the device. Streams of a device's other contexts may fit, too. */
 static bool is_of(const struct cuda_driver *d, const struct cuda_device *device, CUcontext context)
 {
 	CUdevice on = device->device;
@@ -401,7 +400,7 @@ static bool is_of(const struct cuda_driver *d, const struct cuda_device *device,
 	return on == device->device;
 }
 
-/* Returns 0 if the end of a lease can be marked on that stream of another context, or fails. */
+/* Fails unless our events, which mark the end of leases, work on that stream of another context. */
 static int takes_our_events(const struct cuda_driver *d, const struct cuda_device *device,
 			    CUstream stream)
 {
@@ -456,7 +455,7 @@ CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream)
 {
 	if (cuda_stream_is_shared(stream))
 		return CUDA_STREAM_LEGACY;
-	if (is_captured(scope, stream)) /* perhaps one that the legacy stream waits for */
+	if (is_captured(scope, stream)) /* the legacy stream may wait for it */
 		return stream;
 	return cuda_stream_tells(scope, stream) ? stream : CUDA_STREAM_LEGACY;
 }

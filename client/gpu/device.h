@@ -25,15 +25,15 @@ struct cuda_device {
 	CUdevice device;
 	struct cuda_uuid uuid;
 	CUcontext context;     /* NULL until the first cuda_enter() retains it */
-	unsigned long long id; /* of the context; after a reset it has another one */
-	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
-	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
+	unsigned long long id; /* the context's id, which a reset changes */
+	_Atomic unsigned life; /* counts contexts: a reset ends what was made in the older ones */
+	size_t granularity;    /* of memory that descriptors can share; 0: not supported */
 	struct list events;    /* struct cuda_event: free local ones; cuda_lock */
 	struct list shared;    /* free ones that other processes may have open; cuda_lock */
 };
 
-/* What cuMemCreate() makes on the device for draft buffers: memory that a descriptor opens, and
- * that network cards can read if the device lets them. */
+/* The properties of memory for draft buffers: a descriptor opens it in other processes, and network
+ * cards can read it if the device supports that. */
 struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
 					     const struct cuda_device *device);
 
@@ -51,14 +51,14 @@ int cuda_ordinal(const unsigned char uuid[16]);
 /* The state of a thread between cuda_enter() and cuda_leave(). */
 struct cuda_scope {
 	const struct cuda_driver *driver;
-	int capture_mode; /* the thread's own: our calls must not break the capture of another */
+	int capture_mode; /* the thread's own mode: ours must not break another's capture */
 	int cancel;	  /* from cancel_forbid(): the driver has locks of its own */
 };
 
 /*
  * Makes the device's context current on this thread, until cuda_leave(). If it was reset
- * (cudaDeviceReset), a new one is retained, and device->life counts on. 0, or a negative errno with
- * a text.
+ * (cudaDeviceReset), a new one is retained, and device->life grows by 1. 0, or a negative errno
+ * with a text.
  */
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 /* Notices a reset as cuda_enter() does. */
@@ -66,8 +66,8 @@ void cuda_look_for_reset(struct cuda_device *device);
 /* cuda_look_for_reset(), and checks that a tensor on the device can be got for @stream, unless that
  * is TL_STREAM_NONE: as cuda_stream_fits(). */
 int cuda_look_at_stream(struct cuda_device *device, intptr_t stream);
-/* True if exit() has begun to end CUDA, so that cuda_enter() fails and says nothing about any
- * work. */
+/* True if exit() has begun to end CUDA. Then cuda_enter() fails, and its failure does not mean that
+ * any work has ended. */
 bool cuda_is_ending(void);
 void cuda_leave(struct cuda_scope *scope);
 /* From now on nothing that this thread of the library calls, such as deleters, spoils the
@@ -75,8 +75,8 @@ void cuda_leave(struct cuda_scope *scope);
  * library. */
 void cuda_relax_thread(void);
 
-/* Checks that our work may be put on the stream, and that the stream may be asked anything. Neither
- * may be done while it is captured into a graph, since that would spoil the capture. Returns 0, or
+/* Checks that we may queue work on the stream and query it. Neither is allowed while the stream is
+ * captured into a graph, since that would spoil the capture. Returns 0, or
  * -EBUSY with a text. */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
 /* cuda_stream_usable(), and checks that it is a stream of the device on which our events can be
@@ -110,16 +110,16 @@ static inline bool cuda_stream_is_shared(CUstream stream)
 }
 
 /*
- * True if cuStreamQuery() can be believed. The legacy stream and the blocking ones, such as the
- * threads', wait for each other, but the query looks at the stream's own queue only. An event that
- * is recorded there shows when what the stream waits for has ended as well. The stream is usable,
- * and the context is current.
+ * True if the answer of cuStreamQuery() is complete. The legacy stream and the blocking streams,
+ * such as the threads', wait for each other, but the query looks only at the stream's own queue. An
+ * event recorded there also shows that the work for which the stream waits has ended. The stream is
+ * usable, and the context is current.
  */
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
 
-/* Returns the stream on which another thread can mark later what is queued on @stream by now. That
- * is the legacy stream, except in two cases: only @stream itself shows its work, or it is being
- * captured and does not say what it is. The context is current. */
+/* Returns the stream on which another thread can later mark the work now queued on @stream. That is
+ * the legacy stream, except in two cases: @stream does not wait for the legacy stream, or it is
+ * being captured and cannot be asked whether it does. The context is current. */
 CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
 
 /* cuda_stream_later() where the driver takes no calls: in a host function
@@ -134,9 +134,9 @@ enum { CUDA_UUID_TEXT = 37 };
 const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT]);
 
 /*
- * The file of a GPU, /dev/nvidiaN. The kernel's driver closes a GPU down when nobody has that file
- * open any more, unless persistence mode is on, and all memory there goes. The descriptor of
- * virtual memory is of /dev/nvidiactl and does not prevent that. So the daemon is given a
+ * The file of a GPU, /dev/nvidiaN. Unless persistence mode is on, the kernel's driver shuts a GPU
+ * down when no process has that file open, and all memory there is lost. A descriptor of virtual
+ * memory refers to /dev/nvidiactl and does not prevent that. So the daemon is given a
  * descriptor of the GPU's own file.
  */
 

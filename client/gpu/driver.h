@@ -4,7 +4,7 @@
  * its ABI that this library uses, so that building needs nothing of the CUDA toolkit, and one
  * binary runs with and without a GPU.
  *
- * The types keep the driver's names, the constants do not, so that a file may include this and, its
+ * Types keep the driver's names and constants do not. So a file can include both this and, with its
  * types renamed, <cuda.h> (tests/unit/cuda_driver.c compares the two where that header is
  * installed).
  *
@@ -20,7 +20,7 @@
 
 /*
  * Members are named after the driver's functions, without cu and the suffix of the ABI's version.
- * The members of a group that is marked optional are all there, or all NULL.
+ * The members of an optional group are either all set or all NULL.
  */
 struct cuda_driver {
 	int version; /* of the driver: 1000 * major + 10 * minor of the CUDA it implements */

@@ -19,7 +19,7 @@ struct cuda_event *cuda_event_alloc(struct cuda_device *device)
 	return event;
 }
 
-/* Takes the first event off a list that nobody uses now; NULL: there is none. */
+/* Takes the first event that no thread uses off the list; NULL: there is none. */
 static struct cuda_event *take(struct list *spare)
 {
 	struct cuda_event *event, *found = NULL;
@@ -36,7 +36,7 @@ static struct cuda_event *take(struct list *spare)
 	return found;
 }
 
-/* take() without the events that have ended with their context, which are freed. */
+/* take(), but frees events that have ended with their context and skips them. */
 static struct cuda_event *take_alive(struct list *spare)
 {
 	struct cuda_event *event;
@@ -163,7 +163,7 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
 		free(event);
 	}
 	cuda_leave(&scope);
-	cuda_events_keep(events); /* those that a thread still uses */
+	cuda_events_keep(events); /* keeps those that a thread still uses */
 }
 
 void cuda_events_share(struct cuda_device *device, struct list *events)
@@ -212,7 +212,7 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	if (!event)
 		event = take_alive(&device->shared);
 	e = event ? CUDA_OK : event_new(device, scope, &event);
-	if (e == CUDA_E_OUT_OF_MEMORY && !shared) /* a process has few that others can open */
+	if (e == CUDA_E_OUT_OF_MEMORY && !shared) /* few events can be shared */
 		e = cuda_event_take(device, &event);
 	if (e == CUDA_E_OUT_OF_MEMORY)
 		e = cuda_event_synchronize(device, scope, stream);
@@ -262,8 +262,7 @@ int cuda_event_record_here(struct cuda_device *device, struct list *spare, intpt
 	return enter_and_record(device, spare, stream, false, out);
 }
 
-/* Waits without an event, for the legacy stream first: a blocking stream waits for what is there.
- */
+/* Waits without an event. The legacy stream comes first: a blocking stream waits for its work. */
 static CUresult synchronize_both(const struct cuda_scope *scope, CUstream stream)
 {
 	CUresult e;
@@ -281,13 +280,13 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 	struct cuda_event *event = NULL;
 	CUresult e, marked;
 
-	e = cuda_event_take(device, &event); /* a thread that waits for an event sleeps */
+	e = cuda_event_take(device, &event); /* waiting for an event sleeps instead of spinning */
 	if (e && e != CUDA_E_OUT_OF_MEMORY)
 		return e;
 	marked = e ? e : d->event_record(event->event, stream);
 	if (!marked)
 		e = d->event_synchronize(event->event);
-	else if (cuda_stream_tells(scope, stream)) /* perhaps of another context of the GPU */
+	else if (cuda_stream_tells(scope, stream)) /* the stream may be of another context */
 		e = d->stream_synchronize(stream);
 	else
 		e = synchronize_both(scope, stream);

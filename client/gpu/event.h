@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events of the driver: an event is recorded on a stream, and has come when the work that was
- * queued there before it has ended. Consumers wait for those of a producer, which other processes
- * can open; a lease that was given up waits for a local one. Events are used again: their lists and
- * pins are under cuda_lock. Functions are called without that lock unless they say otherwise, since
- * the driver may wait for space on a stream.
+ * Events of the driver. An event is recorded on a stream, and has come when the work that was
+ * queued there before it has ended. Consumers open a producer's events and wait for them; a lease
+ * that was given up waits for a local event. Events are reused. Their lists and pins are under
+ * cuda_lock. Functions are called without that lock unless they say otherwise, since the driver may
+ * wait for space on a stream.
  *
- * An event that other processes can open is never destroyed. Some may have it open, and CUDA does
- * not define what their calls do after that. So its handle never comes to mean another event.
+ * An event that other processes can open is never destroyed: CUDA does not define what calls in
+ * other processes do with it afterwards. So a handle always means the same event.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ struct cuda_event {
 	unsigned uses; /* publications that wait for it */
 	bool came;     /* it has come, with @result */
 	CUresult result;
-	struct list asked; /* in the list of events that a thread asks for; cuda_asking */
+	struct list asked; /* in a list of events to query; under cuda_asking */
 	CUresult answer;
 	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
 	bool local;    /* no other process can open it: when spare it is in its device's events */
@@ -37,7 +37,7 @@ struct cuda_event {
 CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out);
 /* Makes a struct without an event of the driver. NULL: no memory. */
 struct cuda_event *cuda_event_alloc(struct cuda_device *device);
-/* True if it has ended with its context, so that the driver must not see it any more. */
+/* True if the event has ended with its context and must not be passed to the driver any more. */
 static inline bool cuda_event_is_dead(const struct cuda_event *event)
 {
 	return event->life != atomic_load(&event->device->life);
@@ -46,16 +46,16 @@ static inline bool cuda_event_is_dead(const struct cuda_event *event)
 void cuda_event_give(struct list *spare, struct cuda_event *event);
 
 /*
- * One publication asks for all that share an event: cuda_event_ask() under cuda_lock adds it to
- * @list, unless it is there; cuda_events_query() without that lock asks the driver, and
- * cuda_events_answered() under the lock notes which have come, and empties the list. The caller has
- * cuda_asking all the time.
+ * Query each event once, even if several publications share it: cuda_event_ask(), under cuda_lock,
+ * adds it to @list unless it is there; cuda_events_query(), without that lock, asks the driver; and
+ * cuda_events_answered(), under the lock, notes which events have come and empties the list. The
+ * caller holds cuda_asking all the time.
  */
 void cuda_event_ask(struct cuda_event *event, struct list *list);
 void cuda_events_query(const struct list *list);
 void cuda_events_answered(struct list *list);
 
-/* Ends a use; after the last one the event is spare, as in cuda_event_give(). Called with
+/* Ends a use; the last one makes the event spare, as cuda_event_give() does. Called with
  * cuda_lock. */
 void cuda_event_unuse(struct list *spare, struct cuda_event *event);
 void cuda_event_unpin(struct cuda_event *event);
@@ -74,15 +74,15 @@ int cuda_event_record_here(struct cuda_device *device, struct list *spare, intpt
 			   struct cuda_event **out);
 
 /*
- * Waits on the host for what is queued on the stream, and for what that waits for implicitly. The
- * device's context is current, and the stream is usable.
+ * Waits on the host for the work queued on the stream, and for work that it implicitly waits for.
+ * The device's context is current, and the stream is usable.
  */
 CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
 				CUstream stream);
 /* cuda_event_synchronize() for a stream that may not be usable. Returns 0, or a negative errno. */
 int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
-/* Destroys all events of a list that were opened here, or that are local. */
+/* Destroys the events of a list. They must be opened from other processes, or local. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
 /* Gives free events that other processes may have open to the device, for the next export. */
 void cuda_events_share(struct cuda_device *device, struct list *events);

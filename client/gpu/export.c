@@ -14,7 +14,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-#define AGAIN_NS (100 * NS_PER_MS) /* after a refused UNEXPORT */
+#define AGAIN_NS (100 * NS_PER_MS) /* pause after a refused UNEXPORT */
 
 /* ---- Messages of an export ---- */
 
@@ -63,9 +63,9 @@ static void send_unexport(struct cuda_export *e)
 	session_post(e->session, &m);
 }
 
-/* True: the daemon has to be given the device's file, by the KEEP with that serial. Other threads
- * that export wait until it has the file: nothing would keep memory that the daemon hears of
- * before. */
+/* True: the caller must send the device's file to the daemon, by the KEEP with that serial. Other
+ * threads that export wait until that is done, since nothing would keep memory that is exported
+ * before the daemon has the file. */
 static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 {
 	int device = e->memory.device->ordinal;
@@ -85,8 +85,7 @@ static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 	return begins;
 }
 
-/* Ends what keep_begin() began. @again: the file was not given, and will be with the next
- * export. */
+/* Ends what keep_begin() began. @again: the file was not sent, so the next export sends it. */
 static void keep_end(const struct cuda_export *e, bool again)
 {
 	int device = e->memory.device->ordinal;
@@ -121,9 +120,8 @@ static int send_keep(struct cuda_export *e, struct wire_keep *m, int64_t deadlin
 
 /*
  * Gives the daemon the file of the device, once in a session, so that virtual memory stays when its
- * last user has ended. A daemon that has no space for the file says so, and gets it with the next
- * export (cuda_late_answer()). The next export also gives it if this process lacked descriptors
- * now.
+ * last user has ended. If the daemon has no space for the file, it says so (cuda_late_answer()) and
+ * the next export sends the file again. So it does if this process had no free descriptor.
  */
 static int keep_device(struct cuda_export *e, int64_t deadline)
 {
@@ -149,8 +147,8 @@ static bool is_dead(const struct cuda_export *e)
 	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
 }
 
-/* Finds a live export of memory in that pool, or NULL. A pool stays as long as something is
- * published from it, so that no other pool can have its handle. Called with cuda_lock. */
+/* Finds a live export of memory in that pool, or NULL. A pool stays as long as a tensor in it
+ * is published, so no other pool can have its handle meanwhile. Called with cuda_lock. */
 static const struct cuda_export *find_pool(CUmemoryPool pool)
 {
 	struct cuda_session *cs;
@@ -303,7 +301,7 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 
 void cuda_export_free(struct cuda_export *e)
 {
-	if (e->state == EXPORT_ORPHANED) /* the catalog may still tell others to wait for them */
+	if (e->state == EXPORT_ORPHANED) /* rows may still name them: do not reuse */
 		cuda_events_keep(&e->events);
 	else if (e->memory.device)
 		cuda_events_share(e->memory.device, &e->events);
@@ -377,7 +375,7 @@ void cuda_export_orphan(struct cuda_export *e)
 	list_del(&e->link);
 }
 
-/* Sends UNEXPORT, waiting for nobody: if the daemon does not read now, it is sent later. */
+/* Sends UNEXPORT without waiting. If the socket is full, a later call sends it. */
 static void ask_to_end(struct cuda_export *e)
 {
 	struct wire_segment_ref m;
@@ -391,7 +389,7 @@ static void ask_to_end(struct cuda_export *e)
 		e->state = EXPORT_UNHEARD;
 }
 
-/* Only DONE says that nobody has the memory open. After an error somebody may. */
+/* Only DONE means that nobody has the memory open. After an error another process may have it. */
 static void take_answer(struct cuda_export *e)
 {
 	e->answer.fd = fd_close(e->answer.fd);

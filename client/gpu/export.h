@@ -23,17 +23,17 @@ struct cuda_publication;
 struct cuda_part {
 	CUdeviceptr base;
 	uint64_t size;
-	uint64_t id; /* never the same again in this process */
+	uint64_t id; /* unique in this process, never reused */
 };
 
-/* A range of device memory. Memory that is known by a handle only has no device, base or parts. */
+/* A range of device memory. If only its handle is known, it has no device, base or parts. */
 struct cuda_memory {
 	enum segment_kind kind;
 	struct cuda_device *device;
 	unsigned char uuid[16];
 	CUdeviceptr base;
 	uint64_t size;
-	unsigned char handle[WIRE_HANDLE_BYTES]; /* unused if it is SEGMENT_CUDA_VMM */
+	unsigned char handle[WIRE_HANDLE_BYTES]; /* unused in SEGMENT_CUDA_VMM */
 	uint32_t nparts;
 	struct cuda_part *parts; /* malloc()ed */
 	CUmemoryPool pool;	 /* the pool that it lies in; only SEGMENT_CUDA_POOL */
@@ -49,15 +49,16 @@ struct cuda_memory {
  *                                            no connection      the client is closed
  *
  * An export is freed when it is ENDED, by the library's thread. Three kinds need no answer and are
- * freed at once: virtual memory, which lives as long as anybody has it mapped; an orphaned export,
- * when its last publication ends; and that of a draft buffer, which ends it.
+ * freed at once: exports of virtual memory, which the driver keeps as long as a process maps it;
+ * orphaned exports, when their last publication ends; and exports of draft buffers, with the
+ * buffer.
  */
 enum cuda_export_state {
 	EXPORT_OPEN,	 /* tensors may be published in it */
-	EXPORT_ORPHANED, /* nobody will hear any more who holds it: what is published is free */
+	EXPORT_ORPHANED, /* the daemon has ended: its publications are free */
 	EXPORT_ENDING,	 /* UNEXPORT has to be sent, once the daemon reads again */
 	EXPORT_ASKED,	 /* others are closing the memory */
-	EXPORT_UNHEARD,	 /* nobody will hear when they have */
+	EXPORT_UNHEARD,	 /* the connection has ended: no answer will come */
 	EXPORT_ENDED,	 /* nobody has it open, or its client is closed */
 };
 
@@ -79,14 +80,14 @@ struct cuda_export {
 	enum cuda_export_state state;
 	struct cuda_pool_file *pool; /* of memory.pool, or NULL */
 	struct cuda_buffer *buffer;  /* the draft buffer that owns it; NULL: it ends by itself */
-	bool stays;		     /* but not before its allocation is freed (buffer.h) */
+	bool stays;		     /* it stays open until its allocation is freed: buffer.h */
 	unsigned npublications;
 	struct list publications;
-	struct list events;	       /* struct cuda_event, those that no publication has now */
-	struct cuda_publication *last; /* done when the export is freed */
+	struct list events;	       /* struct cuda_event that no publication uses now */
+	struct cuda_publication *last; /* ends when the export is freed */
 	struct request ending;
 	struct conn_message answer;
-	int64_t ask_again_ns; /* after a refused UNEXPORT: not before this */
+	int64_t ask_again_ns; /* after a refused UNEXPORT: the time of the next attempt */
 };
 
 /* Makes the descriptors that open the parts of a memory, one after the other: a tensor may have
@@ -95,17 +96,16 @@ struct cuda_parts {
 	int (*open)(struct cuda_parts *parts, uint32_t part, int *fd); /* *fd is the caller's */
 };
 
-/* True if these are the same bytes, allocated by the same call. */
+/* True if both are the same bytes, allocated by the same call. */
 bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
 
 /* Makes an export of @memory. @parts opens the memory; NULL: its handle does. The export is in no
- * list yet, so nobody else knows it. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has
- * been called before. Returns 0, SESSION_E_*, or a negative errno. */
+ * list yet, so no other thread knows it. For SEGMENT_CUDA_VMM, cuda_finish_at_exit() must have been
+ * called before. Returns 0, SESSION_E_*, or a negative errno. */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts);
 
-/* Frees an export that has no publications and is in no list. Its imports have been forgotten
- * (cuda_imports_forget()). */
+/* Frees an export that has no publications and is in no list. Call cuda_imports_forget() first. */
 void cuda_export_free(struct cuda_export *e);
 
 /* Ends an export that has no publications and is in no list. False: it can be freed now. True: the
@@ -121,23 +121,22 @@ struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_
 
 /* Returns a duplicate of the pool's descriptor, which is the caller's, or -1 if no export of memory
  * in the pool is open. The driver exports a pool once, so that processes that receive duplicates of
- * that descriptor can tell that they are of one pool. */
+ * that descriptor can see that they belong to the same pool. */
 int cuda_export_pool_fd(CUmemoryPool pool);
-bool cuda_export_has_pool(CUmemoryPool pool); /* would it be found? */
+bool cuda_export_has_pool(CUmemoryPool pool); /* would that find one? */
 
 /* Finds the export of that segment to the daemon with that instance, if this process itself made
  * it; otherwise returns NULL. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
 /*
- * True if the daemon has ended, so that only this process can say what is still in use. Draft
- * buffers are given back to the driver then, which keeps the memory for all who have it mapped.
- * Memory of other libraries stays until their client is closed. An export that stays and has no
- * publications is left to the end of its session, since the end of its last publication frees an
- * orphan.
+ * True if the daemon has ended, and the export need not wait for consumers. Draft buffers are then
+ * given back to the driver, which keeps the memory for all processes that have it mapped. Memory of
+ * other libraries stays until the client is closed. An export without publications is left to the
+ * end of its session, because an orphan is freed by the end of its last publication.
  */
 bool cuda_export_is_orphan(const struct cuda_export *e);
-/* Orphans such an export, if no lease of this process is left in it: nobody finds it any more. */
+/* Orphans such an export, so that it is no longer found. No lease of this process may be in it. */
 void cuda_export_orphan(struct cuda_export *e);
 
 /* ---- The receive mutex is held ---- */
@@ -145,20 +144,20 @@ void cuda_export_orphan(struct cuda_export *e);
 /* Takes the answer to an EXPORT that nobody waits for any more, and ends that export. */
 void cuda_late_export(struct session *s, const struct conn_message *m);
 
-/* Finds the allocation that an address on a GPU is in, and whether and how it can be shared. */
+/* Finds the allocation that contains an address on a GPU, and whether and how it can be shared. */
 
 struct cuda_located {
 	struct cuda_memory memory;
-	uint64_t offset; /* of the address in the memory */
+	uint64_t offset; /* of the address in that memory */
 	struct cuda_parts parts;
 	int pool_fd; /* after cuda_located_open() of a pool; else -1 */
 	bool opened;
-	bool idle; /* the stream that was asked about has no work left */
+	bool idle; /* the stream given to cuda_locate() has no work left */
 };
 
 /*
- * Finds what [@at, @at + @size) lies in, and looks at @stream unless it is TL_STREAM_NONE, all with
- * the fewest calls of the driver. Call cuda_located_deinit() afterwards in any case. 0;
+ * Finds the memory of [@at, @at + @size), and checks @stream unless it is TL_STREAM_NONE, both with
+ * as few calls of the driver as possible. Call cuda_located_deinit() afterwards in any case. 0;
  * -ENOTSUP if it cannot be shared, with a text that says why and what to do; or another negative
  * errno.
  */

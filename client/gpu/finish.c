@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The end of a producer. tl_close() and exit() look at the publications themselves, which any
- * thread may do with cuda_asking and cuda_lock: the library's thread may be in a deleter that does
- * not come back, or may be the one that calls tl_close(). The catalog shows whether the daemon has
- * handled what it was told, so nobody needs to read the socket either. No deleter is called: at
- * exit, things that deleters need may have ended already.
+ * thread may do with cuda_asking and cuda_lock: the library's thread may be stuck in a deleter, or
+ * be the one that calls tl_close(). The catalog shows whether the daemon has handled our messages,
+ * so no thread needs to read the socket. No deleter is called: at exit, things that deleters need
+ * may have ended already.
  */
 #include <errno.h>
 #include <poll.h>
@@ -38,8 +38,8 @@ static bool connection_ended(const struct session *s)
 	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
 
-/* Counts the tensors that still need this process. With @ask only adds to @ask the events that have
- * to be asked for before that. Called with cuda_lock. */
+/* Counts the tensors that still need this process. If @ask is not NULL, only adds to it the events
+ * that must be queried before the counting. Called with cuda_lock. */
 static struct needs look(struct cuda_session *cs, struct list *ask)
 {
 	struct needs needs = { 0 };
@@ -49,7 +49,7 @@ static struct needs look(struct cuda_session *cs, struct list *ask)
 
 	list_for_each_entry(e, &cs->exports, link) {
 		if (e->memory.kind != SEGMENT_CUDA_VMM)
-			continue; /* it ends with this process anyway */
+			continue; /* such memory ends with this process anyway */
 		list_for_each_entry(publication, &e->publications, link) {
 			if (ask) {
 				cuda_publication_ask(publication, ask);
@@ -158,7 +158,7 @@ bool cuda_is_exiting(void)
 	return atomic_load(&exiting);
 }
 
-/* A client without a timeout gets the default one: exit() does not wait for ever. */
+/* A client without a timeout gets the default one, so that exit() does not wait for ever. */
 static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
 {
 	int64_t timeout = cs->session->client->timeout_ns, deadline;
@@ -184,7 +184,7 @@ static bool look_at_all(int64_t start)
 	return wait;
 }
 
-/* Adds to @ask what look_at_all() has to know. Called with cuda_lock. */
+/* Adds to @ask the events that must be queried before look_at_all(). Called with cuda_lock. */
 static void ask_all(struct list *ask)
 {
 	struct cuda_session *cs;
@@ -198,7 +198,7 @@ static void ask_all(struct list *ask)
  * False: another thread has one of them. */
 static bool try_to_look(int64_t start, bool *again)
 {
-	static struct list asked = LIST_INIT(asked); /* perhaps those of a former try as well */
+	static struct list asked = LIST_INIT(asked); /* may have events of a former attempt */
 	bool looked = false;
 
 	if (pthread_mutex_trylock(&cuda_asking))

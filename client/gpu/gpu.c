@@ -89,7 +89,7 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 		/* The session is being closed. The end of the connection will say that nothing is
 		 * open. */
 	} else if (!cs || !cuda_import_unmap(cs, unmap->segment, unmap->segment_generation)) {
-		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
+		/* An IMPORT was answered after its caller had given up: nothing is open. */
 		not_open = *unmap;
 		not_open.header.type = WIRE_UNMAPPED;
 		session_post_locked(s, &not_open);
@@ -97,8 +97,7 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The daemon had no space for the file of a device, and is given the file again with the next
- * export. */
+/* The daemon had no space for the file of a device: the next export sends the file again. */
 static void keep_refused(struct cuda_session *cs, uint32_t serial)
 {
 	for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)
@@ -121,7 +120,7 @@ void cuda_late_answer(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Takes in UNMAPs that the dead daemon may not have got round to sending. */
+/* Does what UNMAPs ask for that the former daemon may not have sent before it died. */
 bool cuda_session_adopted(struct session *s)
 {
 	struct cuda_session *cs;
@@ -150,8 +149,8 @@ static struct cuda_import *take_import(struct cuda_session *cs)
 	return import;
 }
 
-/* No call and no claim finds the session any more. But the outbox's thread may still run, and a
- * message that it reads finds what is left of the session. */
+/* No call and no claim finds the session any more. But the outbox's thread may still run, and
+ * handle messages that use what is left of the session. */
 static void end_session(struct cuda_session *cs)
 {
 	struct cuda_import *import;
@@ -179,7 +178,7 @@ static void run_ending(struct cuda_task *task)
 	client_session_ended(s);
 }
 
-/* In a forked child the session ends; what it had on GPUs is the parent's. */
+/* In a forked child the session ends without freeing its GPU part, which is the parent's. */
 static void inherit_ending(struct cuda_task *task)
 {
 	client_session_ended(container_of(task, struct cuda_session, ending)->session);
@@ -228,8 +227,8 @@ static struct list inherited_exports = LIST_INIT(inherited_exports);
 static struct list inherited_buffers = LIST_INIT(inherited_buffers);
 static struct list inherited_imports = LIST_INIT(inherited_imports);
 
-/* Imports that threads of the parent were opening: those threads are not here, so nobody may wait
- * for them. */
+/* Drops imports that threads of the parent were opening: those threads do not exist here, so nobody
+ * may wait for them. */
 static void drop_half_open(struct cuda_session *cs)
 {
 	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the public functions call of client/gpu/. */
+/* The functions of client/gpu/ that the public functions call. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,12 +9,12 @@
 
 extern const struct memory_kind cuda_kind;
 
-/* What the daemon says of GPU tensors by itself or too late. The receive mutex is held. */
+/* Messages about GPU tensors that no thread waits for. The receive mutex is held. */
 
 struct conn_message;
 struct session;
 
-/* FREED and UNMAP, which nobody asked for. */
+/* FREED and UNMAP, which answer no request. */
 void cuda_take_freed(struct session *s, const struct conn_message *m);
 void cuda_take_unmap(struct session *s, const struct conn_message *m);
 /* A late answer: to a PLACE or GROUP whose publisher has stopped waiting, or a KEEP's error. */
@@ -28,7 +28,7 @@ bool cuda_session_adopted(struct session *s);
 
 struct session;
 
-/* The session has no user any more: closes what it has on GPUs. True: the slow thread does that,
+/* The session has no more users: closes what it has on GPUs. True: the slow thread does that,
  * because something is open, and calls client_session_ended() afterwards. */
 bool cuda_session_end(struct session *s);
 
@@ -39,22 +39,21 @@ void cuda_after_fork_parent(void);
 void cuda_after_fork_child(void); /* the lock is free then */
 void cuda_child_releases(void);	  /* after the locks are free */
 
-/* Tensors that were asked for on another device than they lie on: copies that are this process's.
- */
+/* Copies, which belong to this process, of tensors that were requested on another device. */
 
 /* True if the tensor must be copied to be on that device. */
 bool copied_needed(const DLManagedTensorVersioned *held, DLDevice to);
 
 /*
  * Copies the tensor of a lease of ours to the device of @options, on the stream of @options if that
- * device is a GPU; TL_STREAM_NONE: the host waits for the copy. The timeout of @options is for the
- * work that writes the original; 0: the client's. Takes @held over, also if it fails. Returns 0, or
- * a negative errno.
+ * device is a GPU; TL_STREAM_NONE: the host waits for the copy. The timeout of @options limits the
+ * wait for the original to be written; 0: the client's. Takes over @held, also on failure. Returns
+ * 0, or a negative errno.
  */
 int copied_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
 	       const tl_get_options *options, DLManagedTensorVersioned **out);
 
-/* Returns what was known of the original when it was copied; NULL: the tensor is no such copy. */
+/* Returns the original's information at the time of the copy; NULL: the tensor is no such copy. */
 const tl_info *copied_info(const DLManagedTensorVersioned *tensor);
 /* Makes one more tensor over the same copy, for use on @stream unless that is TL_STREAM_NONE.
  * Returns 0, or a negative errno. */

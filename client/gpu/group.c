@@ -13,14 +13,13 @@
 
 enum { GROUP_DEVICES = 64 };
 
-/* What a group has on one GPU. */
+/* The part of a group on one GPU. */
 struct group_device {
 	struct cuda_device *device;
-	struct cuda_buffer *buffer; /* with one use of the group's; NULL: nothing is written there
-				     */
+	struct cuda_buffer *buffer; /* the group has a use of it; NULL: no member is in it */
 	uint64_t size;
-	struct cuda_export *export; /* one that is sure to stay until the group ends, or NULL */
-	struct cuda_event *event;   /* with one use of the group's, or NULL */
+	struct cuda_export *export; /* one that stays until the group ends, or NULL */
+	struct cuda_event *event;   /* the group has a use of it; or NULL */
 	bool queued;		    /* work that writes the buffer may be on the stream */
 };
 
@@ -29,7 +28,7 @@ struct group_memory {
 	struct cuda_device *device;
 	CUdeviceptr base;
 	uint64_t size;
-	struct cuda_export *export; /* kept by the publication of the first of them */
+	struct cuda_export *export; /* kept by the publication of the first member in it */
 };
 
 struct cuda_group {
@@ -114,8 +113,8 @@ int cuda_members_allocate(struct members *m, int64_t deadline)
 	return r;
 }
 
-/* Sets *@from_cpu if the host has to wait for the copy, since the source is its owner's again when
- * the call returns. */
+/* Sets *@from_cpu if the source is on the CPU. Then the host has to wait for the copy, since the
+ * owner may change the source as soon as the call returns. */
 static int copy_one(const struct cuda_scope *scope, const struct members *m,
 		    const struct group_member *member, const DLTensor *source, bool *from_cpu)
 {
@@ -207,7 +206,7 @@ static int publish_first(struct members *m, struct group_device *d, struct group
 	if (!r) {
 		member->offset = h.located.offset;
 		more = reallocarray(g->memories, g->nmemories + 1, sizeof(*more));
-		if (more) { /* else the next member is looked up as well */
+		if (more) { /* without, the next member is looked up again */
 			g->memories = more;
 			g->memories[g->nmemories++] = (struct group_memory){
 				d->device,
@@ -221,7 +220,7 @@ static int publish_first(struct members *m, struct group_device *d, struct group
 	return r;
 }
 
-/* Allocations stay as they are during the call, so that one that was found needs no other look. */
+/* Allocations do not change during the call, so one that was found before is used again. */
 static int publish_handed(struct members *m, struct group_device *d, struct group_member *member,
 			  struct cuda_publication **out)
 {
@@ -252,7 +251,7 @@ static int place_one(struct members *m, struct group_member *member)
 				   : cuda_publication_in(d->buffer->export, &p);
 	if (r)
 		return r;
-	if (!member->handed) { /* it needs the buffer even if the group fails */
+	if (!member->handed) { /* its work needs the buffer even if the group fails */
 		cuda_buffer_use(d->buffer);
 		cuda_publication_arm(p, NULL, cuda_buffer_done, d->buffer);
 	}
@@ -261,7 +260,7 @@ static int place_one(struct members *m, struct group_member *member)
 	return 0;
 }
 
-/* Sees to it that consumers find the work done, or an event that they can wait for. */
+/* Makes sure that the work has ended, or that consumers find an event to wait for. */
 static int order(struct members *m)
 {
 	struct cuda_group *g = m->own;
@@ -330,7 +329,7 @@ void cuda_members_asked(struct members *m, uint32_t serial)
 
 /* ---- The end ---- */
 
-/* The group leaves a buffer, which is used again when nobody writes or reads it any more. */
+/* Gives up the group's use of a buffer, which is reused when no work and no reader uses it. */
 static void leave_buffer(const struct members *m, const struct group_device *d, int end)
 {
 	if (end == MEMBERS_PARENTS) {
@@ -348,8 +347,7 @@ void cuda_members_end(struct members *m, int end)
 	if (!g)
 		return;
 	m->own = NULL;
-	for (unsigned i = 0; i < g->ndevices; i++) { /* before its publications, which keep the
-							export */
+	for (unsigned i = 0; i < g->ndevices; i++) { /* publications keep the export: first */
 		struct group_device *d = &g->devices[i];
 
 		if (!d->event)

@@ -67,8 +67,8 @@ static void turn(struct cuda_import *import, enum input input)
 	import->state = next[import->state][input];
 }
 
-/* Fills the import in from an export of this process: the driver cannot open such memory, and need
- * not. False: another process exported it. Called with cuda_lock. */
+/* Fills in the import from an export of this process, whose memory the driver cannot open here and
+ * need not. False: another process exported it. Called with cuda_lock. */
 static bool import_own(struct cuda_import *import)
 {
 	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
@@ -85,8 +85,7 @@ static bool import_own(struct cuda_import *import)
 	return true;
 }
 
-/* True if this process exported the segment on that very connection, so that the daemon knows the
- * connection for a holder. */
+/* True if the segment was exported on this connection, which the daemon counts as a holder then. */
 static bool import_is_known(const struct cuda_import *import)
 {
 	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
@@ -107,8 +106,8 @@ static void send_unmapped(const struct cuda_import *import)
 	session_post(s, &m);
 }
 
-/* Tells the daemon that the import is not open any more. A daemon that takes the session over
- * learns the same from the ledger. */
+/* Tells the daemon that the import is no longer open. If another daemon takes over the session, it
+ * finds that in the ledger. */
 static void no_more_open(const struct cuda_import *import)
 {
 	struct session *s = import->session;
@@ -117,9 +116,9 @@ static void no_more_open(const struct cuda_import *import)
 	send_unmapped(import);
 }
 
-/* Needs no lock: nobody else touches an import that is not open. Memory that this process exported
- * on another connection is not opened, but the daemon is asked for it, so that this connection
- * becomes a holder. */
+/* Needs no lock, since no other thread touches an import that is not open. Memory that this process
+ * exported on another connection is not opened, but the daemon is asked for it, so that it counts
+ * this connection as a holder. */
 static int import_open(struct cuda_import *import, struct get_until until)
 {
 	struct wire_export what;
@@ -158,8 +157,8 @@ bool cuda_import_is_dead(const struct cuda_import *import)
 
 static void close_if_unused(struct cuda_import *import);
 
-/* The session's import of that segment, if there is one and it is alive. A dead one is LOST from
- * now on. Called with cuda_lock. */
+/* Returns the session's import of that segment, or NULL. An import that ended with its context
+ * becomes LOST and does not count. Called with cuda_lock. */
 static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segment,
 					uint32_t generation)
 {
@@ -242,7 +241,7 @@ int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generati
 		if (r)
 			return r;
 		r = is_new ? import_open(import, until) : 0;
-		/* An export of ours may have ended meanwhile. Try again: the daemon may still have
+		/* If an export of ours has ended meanwhile, try again: the daemon may still have
 		 * its memory. */
 		ended = is_new && !opened(import, !r) && !r;
 		if (r || ended)
@@ -269,7 +268,7 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 }
 
 /* Other threads that want the segment wait while we ask: if one of them opened it meanwhile, our
- * UNMAPPED would unsay that. */
+ * UNMAPPED would make the daemon forget that it is open. */
 int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct wire_export *out)
 {
@@ -353,7 +352,7 @@ void cuda_import_put(struct cuda_import *import)
 
 	pthread_mutex_lock(&cuda_lock);
 	if (--import->leases == 0) {
-		/* The end of an export of ours may have waited for this lease. */
+		/* The end of our own export may have waited for this lease. */
 		wake = import->export && atomic_load(&import->export->session->ended);
 		close_if_unused(import);
 	}
@@ -420,12 +419,12 @@ void cuda_imports_forget(const struct cuda_export *e)
 		struct cuda_import *import = import_of(cs, e);
 
 		if (!import || import->export != e)
-			continue; /* it was opened like the memory of another process */
+			continue; /* it was opened like memory of another process */
 		import->state = IMPORT_LOST;
 		import->export = NULL;
 		list_del(&import->link);
 		if (!import->leases)
-			free(import); /* our own: it has no mapping and no events */
+			free(import); /* of our own export: it has no mapping and no events */
 	}
 }
 

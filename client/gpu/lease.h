@@ -15,10 +15,10 @@ struct cuda_marking;
 struct cuda_lease {
 	struct list queue_link;	      /* in a queue of the library's thread */
 	struct cuda_import *import;   /* NULL: nothing is opened */
-	struct cuda_event *event;     /* what it waits for once its user has left */
-	struct cuda_marking *marking; /* marks its place on the slow thread; NULL: nothing does */
+	struct cuda_event *event;     /* it waits for this once its user has left */
+	struct cuda_marking *marking; /* the slow thread's task to mark its place, or NULL */
 	intptr_t stream;
-	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
+	uint64_t thread; /* the thread that named the stream */
 };
 static_assert(sizeof(struct cuda_lease) <= TENSOR_LEASE_OWN, "there is space for it");
 
@@ -34,14 +34,14 @@ static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
 	return (struct tensor_lease *)((char *)own - offsetof(struct tensor_lease, own));
 }
 
-/* The deleter: gives the lease up, now or when the work that its user queued has ended. */
+/* The deleter: gives the lease up, at once or when the work that its user queued has ended. */
 void cuda_lease_delete(DLManagedTensorVersioned *managed);
-/* For getting the tensor once more: puts into @options how it is leased, and its stream unless
- * @stream says that one was asked for. */
+/* Fills in @options for another lease on the same tensor: how it is leased, and its stream, unless
+ * @stream says that @options has one. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
 
-/* One look at all leases that wait. Of each stream only the oldest lease is asked for, besides
- * those that mark their place now, and the context is made current once. Zeroes at first. */
+/* The state of one pass over all leases that wait. Of each stream it queries only the oldest lease,
+ * and those that mark their place now. It makes the context current once. Zeroes at first. */
 enum { CUDA_SWEEP_STREAMS = 32 };
 struct cuda_sweep {
 	struct cuda_device *device; /* whose context is current; NULL: none */
@@ -54,13 +54,13 @@ struct cuda_sweep {
 	} busy[CUDA_SWEEP_STREAMS];
 };
 
-/* True if the GPU has done what the lease's user queued. For the library's thread, without
+/* True if the GPU has finished the work of the lease's user. For the library's thread, without
  * cuda_lock. */
 bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep);
 void cuda_sweep_end(struct cuda_sweep *sweep);
 /* Gives up a lease that is idle. Called without cuda_lock. */
 void cuda_lease_end(struct tensor_lease *l);
-/* In a forked child: the slow thread that was to mark the lease's place is the parent's. */
+/* For a forked child: the task that marks the lease's place belongs to the parent. */
 void cuda_lease_forget_marking(struct tensor_lease *l);
 
 /* Taking leases on tensors that lie on a GPU. */
@@ -73,7 +73,7 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *options, DLManagedTensorVersioned **out);
 
-/* tl_get() of a tensor on a GPU that opens nothing: it has no data, and device number -1. */
+/* tl_get() of a tensor on a GPU without opening it: the tensor has no data and device number -1. */
 int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *options,
 			    DLManagedTensorVersioned **out);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Giving a lease up waits for nothing: an event marks what the consumer has queued until then, and
- * the library's thread gives the lease up when that event has come. */
+/* Giving up a lease does not wait: an event marks the work that the consumer has queued so far, and
+ * the library's thread ends the lease when that event has come. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ void cuda_lease_end(struct tensor_lease *l)
 	tensor_lease_end(l);
 }
 
-/* Marks what is queued on the stream by now, which may wait for space there. The context is
+/* Marks the work now queued on the stream. May wait for space there. The context is
  * current, and the stream is usable. */
 static CUresult mark(struct cuda_device *device, const struct cuda_scope *scope, CUstream stream,
 		     struct cuda_event **out)
@@ -47,8 +47,8 @@ static CUresult mark(struct cuda_device *device, const struct cuda_scope *scope,
 	return e;
 }
 
-/* True if another attempt to ask, or to mark the place, is worth making later. After other errors,
- * which are the context's or the stream's, nothing runs there. */
+/* True if a later attempt to query or to mark may succeed. Other errors belong to the context or
+ * the stream, and nothing runs there after them. */
 static bool is_worth_later(CUresult e)
 {
 	return e == CUDA_E_OUT_OF_MEMORY || e == CUDA_E_NOT_PERMITTED || /* a host function */
@@ -80,8 +80,8 @@ static void queue(struct cuda_lease *own)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* True: the stream has work left, or is being captured, which hides that. The lease is queued then,
- * and marks its place now or later. The context is current. */
+/* True: the stream has work left, or may have, since it is being captured. Then the lease is
+ * queued, with a mark or to be marked later. The context is current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -97,7 +97,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 		if (e == CUDA_E_NOT_READY)
 			e = mark(own->import->device, scope, stream, &own->event);
 		else if (!is_worth_later(e))
-			return false; /* idle, or broken by an error, so that nothing runs */
+			return false; /* it is idle, or an error has ended all work */
 		if (e ? !is_worth_later(e) : !tells && marked_came(l, scope))
 			return false;
 	}
@@ -129,7 +129,7 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	    cuda_driver_get(NULL))
 		r = cuda_enter(own->import->device, &scope);
 	if (!r) {
-		/* If the device was reset nothing runs, and the stream may have ended. */
+		/* After a reset of the device no work runs, and the stream may not exist. */
 		deferred = !cuda_import_is_dead(own->import) && defer(l, &scope);
 		cuda_leave(&scope);
 	} else if (r == cuda_errno(CUDA_E_NOT_PERMITTED)) {
@@ -148,11 +148,11 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
  * waits if the stream is full, and the library's thread must not wait with it. */
 struct cuda_marking {
 	struct cuda_task task;
-	struct list kept_link; /* in a child */
+	struct list kept_link; /* in a forked child's list */
 	struct cuda_device *device;
-	unsigned life; /* device->life; in a later one there is no such stream */
+	unsigned life; /* device->life: in a later one the stream does not exist */
 	intptr_t stream;
-	/* cuda_lock: */
+	/* Under cuda_lock: */
 	struct cuda_event *event; /* the mark, if @e is CUDA_OK */
 	CUresult e;
 	bool done;
@@ -170,7 +170,7 @@ static void marking_run(struct cuda_task *task)
 {
 	struct cuda_marking *m = container_of(task, struct cuda_marking, task);
 	struct cuda_event *event = NULL;
-	CUresult e = CUDA_E_OUT_OF_MEMORY; /* may be tried again */
+	CUresult e = CUDA_E_OUT_OF_MEMORY; /* another attempt may succeed */
 	struct cuda_scope scope;
 	bool left;
 
@@ -211,8 +211,7 @@ static void marking_begin(struct cuda_lease *own)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Takes the mark over, if it has been made. Returns CUDA_E_NOT_READY, or the error because of which
- * there will be none. */
+/* Takes over the mark if it was made. Returns CUDA_E_NOT_READY, or why there can be no mark. */
 static CUresult marking_take(struct cuda_lease *own)
 {
 	struct cuda_marking *m = own->marking;
@@ -257,9 +256,9 @@ void cuda_lease_forget_marking(struct tensor_lease *l)
 	own->marking = NULL;
 }
 
-/* Asks for a lease whose place is not marked: there was no event, or the stream was being captured.
- * Unless the stream is idle the place is marked now, since a stream that others keep busy may never
- * be idle. Returns CUDA_E_NOT_READY if the lease has to wait. */
+/* Queries the stream of a lease without a mark: there was no event, or the stream was being
+ * captured. Unless the stream is idle, has it marked now, since a stream that others keep busy may
+ * never become idle. Returns CUDA_E_NOT_READY if the lease has to wait. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -281,9 +280,9 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 
 /* ---- Looking ---- */
 
-/* True if an older lease of the same stream waits, so that this one waits, too: a stream's leases
- * come in the order of its work. But a lease without a mark does not stay behind an older one that
- * has its mark or is getting it: it may be able to mark its own place now. */
+/* True if this lease waits because an older one on the same stream does: leases are queued in the
+ * order of the stream's work. But a lease without a mark does not wait behind one that is marked or
+ * being marked: it may be possible to mark its own place now. */
 static bool behind_another(const struct cuda_sweep *sweep, const struct cuda_lease *own)
 {
 	for (unsigned i = 0; i < sweep->nbusy; i++)
@@ -341,5 +340,5 @@ void cuda_sweep_end(struct cuda_sweep *sweep)
 	if (sweep->device)
 		cuda_leave(&sweep->scope);
 	sweep->device = NULL;
-	sweep->nbusy = 0; /* streams are told apart within a device */
+	sweep->nbusy = 0; /* stream numbers are unique only within a device */
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking a lease waits for the producer's event, unless the row says that its work has ended: on
- * the consumer's stream if the producer is this process, and on the host otherwise.
+ * Taking a lease waits for the producer's event, unless the row says that the producer's work has
+ * ended. It waits on the consumer's stream if this process is the producer, else on the host.
  */
 #include <errno.h>
 
@@ -40,8 +40,8 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	return 0;
 }
 
-/* Reads the handle of the event of the row's work, and makes the device's context current to use
- * the event for the stream. If this returns 0, the caller has to cuda_leave(). */
+/* Reads the handle of the event that marks the row's work, and makes the device's context current.
+ * Fails if @stream is unusable. If this returns 0, the caller must call cuda_leave(). */
 static int enter_for_event(const struct cuda_import *import, const struct catalog_row *row,
 			   intptr_t stream, unsigned char handle[WIRE_HANDLE_BYTES],
 			   struct cuda_scope *scope)
@@ -58,7 +58,7 @@ static int enter_for_event(const struct cuda_import *import, const struct catalo
 	return r;
 }
 
-/* Makes the stream wait for the row's work, which is of this process. */
+/* Makes the stream wait for the row's work, which this process has queued. */
 static int wait_on_stream(const struct cuda_import *import, const struct catalog_row *row,
 			  intptr_t stream)
 {
@@ -75,7 +75,7 @@ static int wait_on_stream(const struct cuda_import *import, const struct catalog
 		event = cuda_event_here(import->export, handle);
 	pthread_mutex_unlock(&cuda_lock);
 	if (event) {
-		if (!cuda_event_is_dead(event)) /* else nothing writes any more */
+		if (!cuda_event_is_dead(event)) /* after a reset no work is left */
 			e = scope.driver->stream_wait_event(cuda_stream(stream), event->event, 0);
 		cuda_event_unpin(event);
 	}
@@ -101,8 +101,8 @@ static int open_event(struct cuda_import *import, const struct catalog_row *row,
 	return r;
 }
 
-/* Asks for the event. 0: it has come; CUDA_E_NOT_READY; LEASE_E_STALE: it went with the context, as
- * the import did; or a negative errno. */
+/* Queries the event. 0: it has come; CUDA_E_NOT_READY; LEASE_E_STALE: the event and the import have
+ * ended with their context; or a negative errno. */
 static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 {
 	struct cuda_scope scope;
@@ -121,7 +121,7 @@ static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 					   : cuda_fail(e, "asking for the producer's work");
 }
 
-/* Waits until the event has come, or the daemon has heard what became of the work. */
+/* Waits until the event has come, or the row says that the work has ended or is lost. */
 static int await_event(struct cuda_import *import, const struct catalog_row *row,
 		       const struct cuda_event *event, int64_t until)
 {
@@ -144,9 +144,8 @@ static int await_event(struct cuda_import *import, const struct catalog_row *row
 	return 0;
 }
 
-/* Waits on the host for the work of another process. If that process is killed its event never
- * comes, and no stream that waits for the event goes on, not even after somebody else has recorded
- * it. */
+/* Waits on the host for the work of another process. If that process is killed, its event never
+ * comes, and a stream that waits for it hangs, even after another process has recorded it. */
 static int wait_on_host(struct cuda_import *import, const struct catalog_row *row, intptr_t stream,
 			int64_t until)
 {
@@ -177,7 +176,7 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	if (stream != TL_STREAM_NONE && row_is_unfinished(row))
 		r = import->mapping ? wait_on_host(import, row, stream, until)
 				    : wait_on_stream(import, row, stream);
-	/* The work may also have been lost while the memory was opened. */
+	/* The state may have changed while we opened the memory. */
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
 		return LEASE_E_LOST;
@@ -188,9 +187,9 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-/* Checks that the stream fits the GPU, even if it does not have to wait. The legacy stream fits,
- * and is never captured itself. LEASE_E_STALE: the device was reset since the memory was opened.
- * Memory that this process exported itself is not opened again. */
+/* Checks that the stream fits the GPU, even if it does not have to wait. The legacy stream always
+ * fits, and is never captured itself. LEASE_E_STALE: the device was reset since the memory was
+ * opened. Memory that this process exported itself is not opened again. */
 static int look_at_device(const struct cuda_import *import, intptr_t stream)
 {
 	bool fits = stream == TL_STREAM_NONE || cuda_stream(stream) == CUDA_STREAM_LEGACY;
@@ -255,11 +254,11 @@ static int options_check(const struct catalog_row *row, const tl_get_options *op
 		return LEASE_E_LOST;
 	if (options->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
-	/* It may have been open here before fork(), which is of no use without a driver. */
+	/* A forked child may have inherited an open import, but has no driver to use it. */
 	return options->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
 }
 
-/* Makes the tensor for callers who open the memory themselves. */
+/* Makes a tensor without data, for callers that open the memory themselves. */
 static int lease_unopened(const struct use *use, uint64_t ref, const struct row_head *h,
 			  DLManagedTensorVersioned **out)
 {
@@ -276,8 +275,8 @@ static int lease_unopened(const struct use *use, uint64_t ref, const struct row_
 }
 
 /*
- * Waits until the daemon has looked at all that happened before, such as deaths. 0, SESSION_E_*, or
- * a negative errno.
+ * Waits until the daemon has handled all earlier events, such as deaths of processes. 0,
+ * SESSION_E_*, or a negative errno.
  */
 static int hear_from_daemon(struct session *s)
 {
@@ -290,9 +289,9 @@ static int hear_from_daemon(struct session *s)
 
 /*
  * Finds out why an opening failed; @r is its error. If the producer has just died, opening its
- * memory fails before the daemon has heard of the death. So this waits a moment for the row to be
- * LOST, which is what the caller has to be told. A daemon that gets no processor takes longer, but
- * knows of the death by the time it answers a request.
+ * memory fails before the daemon has heard of the death. So this waits a moment for the row to
+ * become LOST, which is the error that the caller must get. A daemon that does not get to run takes
+ * longer, but knows of the death by the time it answers a request.
  */
 static int failed(struct session *s, const struct catalog_row *row, int r)
 {

@@ -18,18 +18,18 @@ struct pointer {
 	unsigned type; /* enum cuda_memory_type */
 	int ordinal;
 	unsigned managed;
-	unsigned legacy;	  /* can be exported by a handle */
+	unsigned legacy;	  /* it can be exported by a handle */
 	unsigned long long types; /* enum cuda_handle_type */
 	CUmemoryPool pool;
-	/* Which allocation it is: never the same again in a process. For virtual memory the buffer
-	 * may be the reservation, so `block` tells what is mapped there. */
+	/* Ids of the allocation, which are never reused in a process. For virtual memory `buffer`
+	 * may mean the reservation, so `block` says what is mapped there. */
 	unsigned long long buffer, block;
 };
 
 enum { ATTRIBUTES = 8 };
 
-/* Asks for all attributes with one call, or, if an older driver does not know one of them, one by
- * one. A driver lacks whatever it does not know, except legacy handles. */
+/* Asks for all attributes with one call, or one by one if an older driver does not know them all. A
+ * driver has no feature whose attribute it does not know, except for legacy handles. */
 static CUresult ask_all(const struct cuda_driver *d, CUdeviceptr at, struct pointer *p)
 {
 	static _Atomic bool one_by_one;
@@ -54,7 +54,7 @@ static CUresult ask_all(const struct cuda_driver *d, CUdeviceptr at, struct poin
 	}
 	e = d->pointer_get_attribute(&p->type, CUDA_POINTER_MEMORY_TYPE, at);
 	if (e)
-		return e; /* it is the address that is unknown */
+		return e; /* the driver does not know the address */
 	atomic_store(&one_by_one, true);
 	p->legacy = 1;
 	for (int i = 1; i < ATTRIBUTES; i++)
@@ -125,7 +125,7 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 		return tl_fail(-ENOTSUP,
 			       "the tensor spans more than %d allocations, which is the limit: %s",
 			       WIRE_PARTS_MAX, remedy);
-	if ((m->nparts & (m->nparts - 1)) == 0) { /* there is space for a power of two */
+	if ((m->nparts & (m->nparts - 1)) == 0) { /* the space is always a power of two */
 		parts = reallocarray(m->parts, m->nparts ? 2 * m->nparts : 1, sizeof(*parts));
 		if (!parts)
 			return tl_fail(-ENOMEM, "no memory for %u parts", m->nparts + 1);
@@ -138,8 +138,8 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 
 enum { LOCATE_E_NOTHING = 1 };
 
-/* Where allocations with these ids lie, which never changes: no call is needed to find a tensor
- * that is published again. Only for memory that is one piece. */
+/* A cache from an allocation's id to its place, which never changes. Finding a tensor that is
+ * published again needs no call then. Only for memory in one piece. */
 enum { KNOWN = 256 };
 static struct {
 	const struct cuda_device *device;
@@ -194,7 +194,7 @@ static CUresult find_range(const struct cuda_driver *d, CUdeviceptr at, struct c
 }
 
 /*
- * Finds the allocation at @at; in virtual memory, what one cuMemMap() mapped there. @p has its
+ * Finds the allocation at @at; in virtual memory, the range that one cuMemMap() mapped. @p has its
  * attributes, or is NULL.
  */
 static int find_part(const struct cuda_driver *d, const struct cuda_located *out, CUdeviceptr at,
@@ -214,7 +214,7 @@ static int find_part(const struct cuda_driver *d, const struct cuda_located *out
 		return cuda_fail(e, "asking for the allocation at %#llx", at);
 	if (!p && d->pointer_get_attribute(&id, CUDA_POINTER_BLOCK_ID, part->base))
 		id = 0;
-	part->id = id ? id : atomic_fetch_sub(&unknown, 1); /* counts as a new one each time */
+	part->id = id ? id : atomic_fetch_sub(&unknown, 1); /* no id: always a new one */
 	if (!vmm && id)
 		known_add(out->memory.device, part);
 	return 0;
@@ -250,8 +250,7 @@ static int find_parts(const struct cuda_driver *d, CUdeviceptr at, uint64_t size
 	return 0;
 }
 
-/* Sets *@idle if all work on the stream has ended by now, so that no consumer has to wait for any.
- * Returns 0, or a negative errno. */
+/* Sets *@idle if all work on the stream has ended, so that no consumer must wait. 0, or -errno. */
 static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool *idle)
 {
 	CUresult e;
@@ -269,8 +268,7 @@ static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool 
 		       : 0;
 }
 
-/* Refuses memory that was got from another process: only its producer knows when it is used
- * again. */
+/* Refuses memory of another process, because only its producer knows when it is reused. */
 static int not_got(CUdeviceptr at, uint64_t size)
 {
 	if (!cuda_mapping_has(at, size))
@@ -310,8 +308,8 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 
 /* ---- Opening memory elsewhere ---- */
 
-/* Returns the errno of a failed export, for which the caller has a text. If the driver refused what
- * it had called possible, a copy can still be published. */
+/* Returns the errno of a failed export; the caller sets the text. If the driver refuses an export
+ * that it had reported as possible, a copy can still be published. */
 static int export_errno(CUresult e)
 {
 	switch (e) {
@@ -358,7 +356,7 @@ static int open_pool(const struct cuda_driver *d, struct cuda_located *located)
 	return 0;
 }
 
-/* The descriptor of the pool, for the one part that there is. */
+/* Opens the only part, whose descriptor is the pool's. */
 static int open_pool_part(struct cuda_parts *parts, uint32_t part, int *fd)
 {
 	const struct cuda_located *located = container_of(parts, struct cuda_located, parts);

@@ -18,7 +18,7 @@ static struct list mappings = LIST_INIT(mappings);
 
 /* ---- Asking ---- */
 
-/* A question for a part, on its way. */
+/* A pending request for one part. */
 struct asking {
 	struct request req;
 	struct conn_message answer;
@@ -37,7 +37,7 @@ static int ask_begin(struct session *s, uint32_t segment, uint32_t generation, u
 	return session_ask(s, &m, deadline, &a->req, &a->answer);
 }
 
-/* Waits for the answer: stores what opens the part, and its descriptor, or -1. Returns as
+/* Waits for the answer and stores the part's description, and its descriptor or -1. Returns as
  * session_call() does. */
 static int ask_end(struct session *s, struct asking *a, int64_t deadline, struct wire_export *out,
 		   int *fd)
@@ -53,8 +53,8 @@ static int ask_end(struct session *s, struct asking *a, int64_t deadline, struct
 	return 0;
 }
 
-/* Asks for the first part. From then on the daemon counts the session as one that has the segment
- * open, and so does a daemon that takes the session over. */
+/* Asks for the first part. From then on the daemon, and one that takes over the session, counts the
+ * session as a holder of the segment. */
 static int ask_first(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     struct wire_export *out, int *fd)
 {
@@ -160,13 +160,13 @@ static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUde
 }
 
 /*
- * How many parts are asked for before the first answer has come. The daemon ends a connection that
- * has WIRE_FDS_UNREAD_MAX descriptors to receive, so only one thread at a time asks for several.
+ * The most requests for parts that are pending at once. The daemon ends a connection that leaves
+ * WIRE_FDS_UNREAD_MAX descriptors unread, so only one thread at a time may have several pending.
  */
 enum { ASK_AHEAD = WIRE_FDS_UNREAD_MAX / 2 };
 static atomic_flag somebody_asks_ahead = ATOMIC_FLAG_INIT;
 
-/* The parts of a segment that are asked for in turn: [next, asked) are on their way. */
+/* The parts of a segment, requested in order. Requests for [next, asked) are pending. */
 struct asked_parts {
 	struct cuda_mapping *mapping;
 	struct session *session;
@@ -175,7 +175,7 @@ struct asked_parts {
 	struct asking asking[ASK_AHEAD];
 };
 
-/* Gives up what is on its way: a descriptor that comes later is closed. */
+/* Gives up the pending requests. Descriptors that come later are closed. */
 static void forget_parts(struct asked_parts *a)
 {
 	for (uint32_t i = a->next; i < a->asked; i++) {
@@ -187,7 +187,7 @@ static void forget_parts(struct asked_parts *a)
 	a->asked = a->next;
 }
 
-/* Fetches the next part, and keeps others on their way. */
+/* Waits for the next part, and keeps requests for the following ones pending. */
 static int next_part(struct asked_parts *a, struct wire_export *part, int *fd)
 {
 	int r = 0;
@@ -200,7 +200,7 @@ static int next_part(struct asked_parts *a, struct wire_export *part, int *fd)
 	if (r)
 		return r;
 	r = ask_end(a->session, &a->asking[a->next % ASK_AHEAD], a->deadline, part, fd);
-	if (r == SESSION_E_ADOPTED) { /* none of them will come */
+	if (r == SESSION_E_ADOPTED) { /* no pending request will be answered */
 		forget_parts(a);
 		return r;
 	}
@@ -208,7 +208,7 @@ static int next_part(struct asked_parts *a, struct wire_export *part, int *fd)
 	return r;
 }
 
-/* Maps what @fd_peek opens, behind the *@done bytes that are mapped. */
+/* Maps the part that @fd_peek opens behind the *@done bytes that are mapped already. */
 static int map_next(struct cuda_mapping *m, const struct cuda_scope *scope,
 		    const struct wire_export *part, int fd_peek, uint64_t *done)
 {
@@ -296,7 +296,7 @@ int cuda_opened_late(void)
 		"another thread of this process has not opened the tensor's GPU memory in time");
 }
 
-/* Opens the memory. If that fails, what is open already is left to close_as_kind(). */
+/* Opens the memory. After a failure close_as_kind() closes the parts that are open. */
 static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct wire_export *what,
 			int fd_peek, struct get_until until)
 {
@@ -350,8 +350,8 @@ static void close_as_kind(struct cuda_mapping *m)
 {
 	struct cuda_scope scope;
 
-	/* If CUDA has ended in this process, the mapping went with it, and after a reset all but
-	 * virtual memory, which no context owns. */
+	/* The mapping has ended if CUDA has ended in this process. It has also ended after a reset,
+	 * except for virtual memory, which no context owns. */
 	if ((m->base || m->pool) && !cuda_enter(m->device, &scope)) {
 		if (!cuda_mapping_is_dead(m) || m->kind == SEGMENT_CUDA_VMM)
 			close_parts(m, &scope);
@@ -364,7 +364,7 @@ static void close_as_kind(struct cuda_mapping *m)
 	free(m->parts);
 }
 
-/* What is open of a mapping that could not be opened as a whole. */
+/* The opened parts of a mapping that could not be opened completely. */
 struct half_open {
 	struct cuda_task task;
 	struct cuda_mapping what;
@@ -378,7 +378,7 @@ static void run_half_open(struct cuda_task *task)
 	free(half);
 }
 
-/* Has the slow thread close what is open: a get that fails must not wait for the GPU. */
+/* Leaves closing to the slow thread, because a get that fails must not wait for the GPU. */
 static void close_half_open(struct cuda_mapping *m)
 {
 	struct half_open *half = malloc(sizeof(*half));
@@ -414,8 +414,8 @@ bool cuda_mapping_has(CUdeviceptr at, uint64_t size)
 	return found;
 }
 
-/* Counts on the mapping of that segment, or makes one, which its caller opens. Called with
- * cuda_lock. */
+/* Adds a reference to the mapping of that segment, or makes one, which the caller has to open.
+ * Called with cuda_lock. */
 static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segment,
 					uint32_t generation, bool *is_new)
 {
@@ -442,7 +442,7 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 	return m;
 }
 
-/* Takes a count off. True: it was the last, and the mapping is out of the list. Called with
+/* Drops a reference. True: it was the last, and the mapping is out of the list. Called with
  * cuda_lock. */
 static bool unref(struct cuda_mapping *m)
 {
@@ -466,8 +466,8 @@ void cuda_mapping_put(struct cuda_mapping *m)
 }
 
 /*
- * Finds an open mapping and counts on it, or makes one for its caller to open. Waits while another
- * thread opens it; if that fails we try ourselves. 0, or a negative errno. Called with cuda_lock.
+ * Adds a reference to an open mapping, or makes one for the caller to open. Waits while another
+ * thread opens it; if that fails, we try ourselves. 0, or a negative errno. Called with cuda_lock.
  */
 static int take(const struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		bool *is_new, struct cuda_mapping **out)
@@ -490,7 +490,7 @@ static int take(const struct session *s, uint32_t segment, uint32_t generation, 
 	}
 }
 
-/* Notes whether a new mapping was opened, and wakes those who wait for it. Called with
+/* Notes whether a new mapping was opened, and wakes the threads that wait for it. Called with
  * cuda_lock. */
 static void opened(struct cuda_mapping *m, bool ok)
 {
@@ -498,7 +498,7 @@ static void opened(struct cuda_mapping *m, bool ok)
 	pthread_cond_broadcast(&cuda_changed);
 	if (ok)
 		return;
-	list_del(&m->link); /* those who wait for it free it */
+	list_del(&m->link); /* the last thread that waits for it frees it */
 	if (unref(m))
 		free(m);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mappings: GPU memory of other processes, opened in this one. All sessions of one daemon share the
- * mapping of a segment and count on it. */
+ * mapping of a segment, by references. */
 #pragma once
 
 #include "client/connection/session.h"
@@ -9,14 +9,14 @@
 #include "proto/wire.h"
 
 struct cuda_mapping {
-	struct list link; /* in the list of the process; cuda_lock, as for refs and state */
+	struct list link; /* in the process's list; it, refs and state are under cuda_lock */
 	uint64_t instance;
 	uint32_t segment, generation;
 	unsigned refs;
 	enum {
-		MAPPING_OPENING, /* others who want it wait for cuda_changed */
+		MAPPING_OPENING, /* other threads that want it wait for cuda_changed */
 		MAPPING_OPEN,
-		MAPPING_FAILED, /* in no list: the last of those who waited frees it */
+		MAPPING_FAILED, /* in no list: the last thread that waited frees it */
 	} state;
 	struct cuda_device *device;
 	unsigned life; /* device->life when it was opened */
@@ -28,27 +28,27 @@ struct cuda_mapping {
 		uint64_t size;
 	} * parts; /* SEGMENT_CUDA_VMM: what is mapped in the @size reserved bytes */
 	uint32_t nparts;
-	struct cuda_pool_use *pool; /* SEGMENT_CUDA_POOL; in the imported pool that it lies in */
+	struct cuda_pool_use *pool; /* SEGMENT_CUDA_POOL: its use of an imported pool */
 };
 
 /*
- * Asks the daemon for what opens the segment, and opens it, or counts on the mapping that there is.
- * 0, SESSION_E_*, or a negative errno. *imported says whether the daemon counts the session as one
- * that has the segment open.
+ * Asks the daemon for the segment, and opens it or adds a reference to the existing mapping. 0,
+ * SESSION_E_*, or a negative errno. *imported says whether the daemon counts the session as a
+ * holder of the segment.
  */
 int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation,
 		     struct get_until until, bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
-/* Fails with -ETIMEDOUT: another thread was opening it all the time. */
+/* Fails with -ETIMEDOUT, because another thread was opening the memory all the time. */
 int cuda_opened_late(void);
-/* True if it has ended with the context that it was opened in. */
+/* True if the mapping has ended with the context in which it was opened. */
 bool cuda_mapping_is_dead(const struct cuda_mapping *m);
 /* True if any of [@at, @at + @size) lies in memory of another process that is open here. */
 bool cuda_mapping_has(CUdeviceptr at, uint64_t size);
 
 /*
- * Asks the daemon for what opens the first part of a segment, and opens nothing; but on success the
- * daemon counts the session as one that has it open. Results as of cuda_mapping_get().
+ * Asks the daemon for the first part of a segment, but opens nothing. On success the daemon counts
+ * the session as a holder all the same. Returns as cuda_mapping_get() does.
  */
 int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     struct wire_export *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds or makes the memory that a tensor is published in. Allocating, mapping and exporting memory
- * takes long, and so does mapping it in a consumer. So a free buffer of the same size is used again
- * if there is one (buffer.h). */
+ * takes long, and so does mapping it in a consumer. So a free buffer of the same size is reused if
+ * there is one (buffer.h). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,17 +19,17 @@
 #include "util/fd.h"
 
 enum { GRACE_LOOKS = 4, SLOW_THREAD_LOOKS = 100 };
-/* Even a caller who does not wait for space gets what was freed just now: for this time, and for
- * GRACE_LOOKS looks at least. */
+/* Even a caller that does not wait for space waits briefly for memory that was just freed: at least
+ * this long, and at least GRACE_LOOKS attempts. */
 #define GRACE_NS (20 * NS_PER_MS)
-/* A caller waits so long, and for SLOW_THREAD_LOOKS looks, for what the slow thread was asked to
- * give back. */
+/* A caller waits at least this long, and at least SLOW_THREAD_LOOKS attempts, for memory that the
+ * slow thread was asked to give back. */
 #define SLOW_THREAD_NS (200 * NS_PER_MS)
 
 /* ---- Buffers ---- */
 
-/* A free buffer of exactly that size, or NULL. There is none when the daemon has ended, since
- * nobody can say then whether others still read it. */
+/* Takes a free buffer of exactly that size, or returns NULL. After the daemon's end no buffer
+ * counts as free, since nobody can say then whether others still read it. */
 static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
 				 uint64_t size)
 {
@@ -54,7 +54,7 @@ static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_devi
 	return found;
 }
 
-/* The descriptor of a buffer, which is one part. */
+/* Opens a buffer, which has one part, by its descriptor. */
 struct buffer_part {
 	struct cuda_parts parts;
 	int fd;
@@ -133,8 +133,8 @@ static bool no_space(int r)
 	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
 }
 
-/* True if a wait for space goes on. @given_back: when the last attempt was made, the slow thread
- * had given back all that it was to give back. */
+/* True if a wait for space goes on. @given_back: at the last attempt the slow thread had already
+ * given back everything that it was asked for. */
 static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadline, bool given_back)
 {
 	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
@@ -143,12 +143,12 @@ static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadli
 }
 
 /*
- * Makes a buffer. If there is no space it lets the slow thread give back what is kept for other
- * sizes, and waits for what others free, and for what was freed just now and is still on its way
- * through the thread, the daemon and consumers. On a busy machine the first attempt alone may
- * outlast the deadline, when nothing has been given back yet: hence the least numbers of looks.
- * While the slow thread has yet to unmap memory that could not be exported no other attempt is
- * made, since it would add to that memory.
+ * Makes a buffer. If there is no space, it has the slow thread give back buffers of other sizes,
+ * and waits for memory that others free, or that was just freed and is still being closed by the
+ * thread, the daemon and consumers. On a busy machine the first attempt alone may outlast the
+ * deadline, when nothing has been given back yet: hence the minimum numbers of attempts. While the
+ * slow thread has yet to unmap memory that could not be exported, no other attempt is made: it
+ * would only add more.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
@@ -175,7 +175,7 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 		if (!slow_thread_deadline)
 			slow_thread_deadline = deadline_after(SLOW_THREAD_NS);
 		nap(GPU_POLL_LAST_NS);
-		tl_failures_hide(); /* the text of the attempt stays */
+		tl_failures_hide(); /* keep the failed attempt's text */
 		cuda_catch_up(cs->session);
 		tl_failures_show();
 		*out = reuse(cs, device, size);
@@ -197,7 +197,7 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	if (r)
 		return r;
 	if (atomic_load(&s->ended))
-		return SESSION_E_UNSENT; /* others may still read what is free here */
+		return SESSION_E_UNSENT; /* others may still read buffers that are free here */
 	size = cuda_shareable_size(device, size);
 	cuda_look_for_reset(device);
 	*out = reuse(cs, device, size);
@@ -210,7 +210,7 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	return buffer_wait(cs, device, size, deadline < grace ? grace : deadline, out);
 }
 
-/* An export that a publisher is making; on its stack. */
+/* An export that a publisher is making. It lives on the publisher's stack. */
 struct making {
 	struct list link;
 	const struct cuda_memory *memory;
@@ -246,8 +246,8 @@ static bool pool_is_made(CUmemoryPool pool)
 
 /*
  * Puts @p into the session's export of that memory. False: there is none, and the caller has to
- * make it and call opening_made(); nobody else makes one meanwhile, since consumers would open
- * the memory twice. An export that is ending is in no list any more and is not found.
+ * make one and call opening_made(). No other thread makes one meanwhile, since consumers would open
+ * the memory twice. An export that is ending is no longer in a list, and is not found.
  */
 static bool opening_join(struct cuda_session *cs, struct making *m, struct cuda_publication *p)
 {

@@ -3,10 +3,10 @@
  * The library's thread sleeps in poll() until the daemon says something or somebody wakes it. Only
  * while GPU work is awaited it looks again by itself, first after 20 us, then less and less often.
  *
- * The use of cuda_lock: work is found under the lock and done without it. Functions called find_*,
- * take_* or next_* hold it from beginning to end, but for the driver's calls in between; take_*
- * takes one thing off its list, which is then its caller's alone. The functions that do the work
- * call those, and hold no lock themselves. A function that is called with the lock says so.
+ * The use of cuda_lock: work is found under the lock and done without it. Functions named find_*,
+ * take_* or next_* lock it themselves, but not around the driver's calls; take_* takes one thing
+ * off its list, which then belongs to the caller alone. The functions that do the work call those,
+ * and hold no lock themselves. A function that is called with the lock says so.
  *
  * Work in progress keeps its session: leases and publications have counts on it, and the end of a
  * session waits while the thread has claimed it. Deleters are called without any lock and may fork:
@@ -32,10 +32,10 @@
 #include "util/thread.h"
 
 static struct {
-	struct list looked_at;	 /* leases that the thread has looked at before; in order */
-	struct list idle_leases; /* those whose GPU work has ended: give them up */
+	struct list looked_at;	 /* leases that the thread has seen before, in order */
+	struct list idle_leases; /* leases whose GPU work has ended: give them up */
 	struct list ended;	 /* publications that have ended, with deleters to call */
-	struct list reusable;	 /* the same, which first give back memory of the library's own */
+	struct list reusable;	 /* ended publications that first give back the library's memory */
 	struct list exports;	 /* struct cuda_export: UNEXPORT is not answered yet */
 	bool running;
 } thread = {
@@ -123,15 +123,15 @@ static unsigned end_leases(void)
 
 /* ---- Publications ---- */
 
-/* True if only the library's thread may take the next step of the publication's end. */
+/* True if only the library's thread may do the next step of ending the publication. */
 static bool is_threads(const struct cuda_publication *p)
 {
 	return p->deletes && !p->first;
 }
 
-/* Looks at each publication once. Without @any, as on other threads, passes over those that only
- * the library's thread may end. Returns how many wait for the GPU, for the daemon to read, or for
- * the library's thread. */
+/* Checks each publication once. Other threads pass @any = false, which skips those that only the
+ * library's thread may end. Returns how many wait for the GPU, for the daemon to read, or for the
+ * library's thread. */
 static unsigned find_ended_publications(bool any)
 {
 	struct list asked = LIST_INIT(asked);
@@ -185,7 +185,7 @@ static void end_export(struct cuda_export *e, struct cuda_publication *last)
 	pthread_mutex_lock(&cuda_lock);
 	list_add_tail(&thread.exports, &e->queue_link);
 	pthread_mutex_unlock(&cuda_lock);
-	cuda_wake(); /* the answer may have come before it was in the list */
+	cuda_wake(); /* the answer may have come before the export was in the list */
 }
 
 /* Calls `first`, and leaves the rest to the library's thread. */
@@ -198,7 +198,7 @@ static void give_back_first(struct cuda_publication *p)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* False: at exit, since things that deleters need may have ended already. */
+/* False at exit: things that deleters need may have ended already. */
 static bool may_end(const struct list *ended)
 {
 	return !cuda_is_ending() && (ended != &thread.ended || !cuda_is_exiting());
@@ -228,12 +228,12 @@ void cuda_catch_up(struct session *s)
 	left = find_ended_publications(false);
 	end_publications(&thread.reusable);
 	if (left)
-		cuda_wake(); /* the thread may not have seen those that wait */
+		cuda_wake(); /* the thread may not know of those that wait */
 }
 
 /* ---- Exports ---- */
 
-/* Orphans the exports whose daemon has ended: what is published in them is free. */
+/* Orphans exports whose daemon has ended, and frees the publications in them. */
 static void orphan_exports(void)
 {
 	struct cuda_session *cs;
@@ -253,8 +253,8 @@ static void orphan_exports(void)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The export after @e in the queue, or the first; NULL: there is none. Others add to the queue, but
- * only this thread takes exports off it, so @e is still there. */
+/* Returns the export after @e in the queue, or the first if @e is NULL. Others add to the queue,
+ * but only this thread takes exports off it, so @e is still there. */
 static struct cuda_export *next_export(const struct cuda_export *e)
 {
 	const struct list *l;
@@ -279,7 +279,7 @@ static struct cuda_export *take_ended_export(void)
 	return ended;
 }
 
-/* Looks at the exports that are ending. Returns how many the daemon has yet to be told of. */
+/* Checks the exports that are ending. Returns how many have yet to send UNEXPORT. */
 static unsigned finish_exports(void)
 {
 	struct cuda_export *e = NULL;
@@ -302,8 +302,7 @@ static unsigned finish_exports(void)
 
 struct polled {
 	struct pollfd *fds;
-	struct cuda_session **of; /* the sessions of all but the first: claim() tells whether they
-				     live */
+	struct cuda_session **of; /* the session of each fd but the first, if claim() finds it */
 	size_t n, capacity;
 };
 
@@ -320,14 +319,14 @@ static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
 		if (of)
 			p->of = of;
 		if (!fds || !of)
-			return; /* no memory: this socket is not heard until others go */
+			return; /* no memory: this socket is not polled until others end */
 		p->capacity = capacity;
 	}
 	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };
 	p->of[p->n++] = cs;
 }
 
-/* Finds the sockets on which daemons may say something. */
+/* Collects the sockets on which daemons may send messages. */
 static void find_sockets(struct polled *p)
 {
 	struct cuda_session *cs;
@@ -355,8 +354,8 @@ static void wait_for_something(struct polled *p, int64_t wait_ns)
 static void hear_sessions(const struct polled *p)
 {
 	for (size_t i = 1; i < p->n; i++) {
-		/* A child's program may have closed the socket: then the session finds that it has
-		 * ended. */
+		/* In a child the program may have closed the socket. Then the session notices that
+		 * it has ended. */
 		if ((!p->fds[i].revents && p->fds[i].fd >= 0) || !claim(p->of[i]))
 			continue;
 		session_drain(p->of[i]->session);
@@ -368,7 +367,7 @@ static void hear_sessions(const struct polled *p)
 
 static void *run(void *arg)
 {
-	static struct polled polled; /* a child that a deleter forks goes on with it */
+	static struct polled polled; /* static: a child that a deleter forks keeps using it */
 	int64_t look = 0;
 
 	(void)arg;
@@ -451,7 +450,7 @@ void cuda_thread_inherit(void)
 
 void cuda_thread_give_up_leases(void)
 {
-	struct list events = LIST_INIT(events); /* the driver's half of them is the parent's */
+	struct list events = LIST_INIT(events); /* the driver's events are the parent's */
 	struct list *l;
 
 	while ((l = take_first(&cuda_queues.leases))) {

@@ -20,22 +20,22 @@ struct cuda_pool {
 	struct cuda_device *device;
 	unsigned life;	  /* device->life when it was imported */
 	struct list uses; /* the last one ends the import */
-	int fd;		  /* of the producer's, to tell the pool by; -1 in a forked child */
-	bool importing;	  /* others who want it wait for cuda_changed */
+	int fd;		  /* the producer's, which identifies the pool; -1 in a forked child */
+	bool importing;	  /* other threads that want it wait for cuda_changed */
 	bool usable;	  /* it is imported, and is not about to end */
 	CUmemoryPool pool;
 };
 
 /*
- * A use of an allocation of a pool. The driver opens an allocation at one address in a process,
- * from whichever import of the pool, and does not count: the first free ends it for all. So the
- * last of the uses that have an address frees it.
+ * A use of a pool's allocation. In a process the driver opens an allocation at one address, no
+ * matter from which import of the pool, and keeps no count: the first free ends it for all uses. So
+ * we count uses by address, and the last use frees the allocation.
  */
 struct cuda_pool_use {
 	struct list link;
 	struct cuda_pool *pool;
-	CUdeviceptr base; /* 0: it is not open yet; what is freed at the end */
-	bool closing;	  /* others who want it wait for cuda_changed */
+	CUdeviceptr base; /* 0: it is not open yet; freed at the end */
+	bool closing;	  /* other threads that want it wait for cuda_changed */
 };
 
 /* Under cuda_lock. The driver is called without that lock, so fork() also finds pools here that a
@@ -43,12 +43,11 @@ struct cuda_pool_use {
 static struct list pools = LIST_INIT(pools);
 static unsigned frees; /* how many allocations were freed; under cuda_lock */
 
-/* True if both were duplicated from one descriptor. No producer can feign that, since both would be
- * its own. Inodes do not tell: all pools of a real driver are files of the same inode. False also
- * if the system does not say. */
+/* True if both are duplicates of one descriptor. No producer can fake that for another's pool.
+ * Inodes do not help: all pools of a real driver have the same one. Also false if unknown. */
 static bool is_same_file(int a, int b)
 {
-	enum { DUPFD_QUERY = 1027, KCMP_FILE = 0 }; /* the first since Linux 6.10 */
+	enum { DUPFD_QUERY = 1027, KCMP_FILE = 0 }; /* DUPFD_QUERY needs Linux 6.10 */
 	int r = fcntl(a, DUPFD_QUERY, b);
 
 	if (r < 0)
@@ -56,7 +55,7 @@ static bool is_same_file(int a, int b)
 	return r > 0;
 }
 
-/* Another use of the allocation at that address. Called with cuda_lock. */
+/* Finds another use of the allocation at that address. Called with cuda_lock. */
 static struct cuda_pool_use *find_other(const struct cuda_pool_use *use, CUdeviceptr base)
 {
 	struct cuda_pool *pool;
@@ -140,7 +139,7 @@ static int import(struct cuda_pool *pool, const struct cuda_scope *scope)
 	return r;
 }
 
-/* Uses the import of the pool that there is, or makes one. */
+/* Uses the existing import of the pool, or makes one. */
 static int use_pool(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
 		    struct cuda_pool_use *use)
 {
@@ -159,7 +158,7 @@ static int use_pool(struct cuda_device *device, const struct cuda_scope *scope, 
 	return !r && is_new ? import(use->pool, scope) : r;
 }
 
-/* Waits while another use ends that has the allocation at that address. Called with cuda_lock. */
+/* Waits while another use of the allocation at that address is ending. Called with cuda_lock. */
 static int wait_for_closing(struct cuda_pool_use *use, CUdeviceptr base, int64_t deadline)
 {
 	const struct cuda_pool_use *other;
@@ -176,8 +175,8 @@ static int wait_for_closing(struct cuda_pool_use *use, CUdeviceptr base, int64_t
 	return 0;
 }
 
-/* Opens the allocation, again and again while others free some: a free may have been of this one,
- * which ends it for all uses. Opening what is open does no harm. */
+/* Opens the allocation, and repeats that if others have freed any meanwhile: if they freed this
+ * one, it ended for all uses. Opening it twice does no harm. */
 static int open_memory(struct cuda_pool_use *use, const struct cuda_scope *scope,
 		       const unsigned char *handle, int64_t deadline)
 {

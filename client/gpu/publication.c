@@ -14,8 +14,8 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-/* A function that does not mention cuda_lock takes it itself, and does not hold it when it sends,
- * waits or calls the driver to record an event. */
+/* A function whose comment does not mention cuda_lock takes it itself, and never holds it while it
+ * sends, waits or has the driver record an event. */
 
 /* ---- All publications of the process, by cookie. Called with cuda_lock ---- */
 
@@ -31,7 +31,7 @@ static struct list *known_bucket(uint64_t cookie)
 	return bucket;
 }
 
-/* The publication of @s with that cookie, or NULL. The daemon need not tell the truth. */
+/* Returns the publication of @s with that cookie, or NULL: a daemon may send any cookie. */
 static struct cuda_publication *known_find(const struct session *s, uint64_t cookie)
 {
 	struct cuda_publication *p;
@@ -43,7 +43,7 @@ static struct cuda_publication *known_find(const struct session *s, uint64_t coo
 }
 
 static struct list inherited = LIST_INIT(inherited);
-static struct list uncounted = LIST_INIT(uncounted); /* those whose counts the child still has */
+static struct list uncounted = LIST_INIT(uncounted); /* the child has to drop their counts */
 
 void cuda_publications_inherit(void)
 {
@@ -68,7 +68,7 @@ void cuda_publications_uncount(void)
 
 enum input { PUBLISHER_LEFT, TENSOR_PLACED, TENSOR_FREED, INPUTS };
 
-/* The only place that changes a state. What the thread has to look at from now on is queued. */
+/* The only place that changes a state. Queues a publication that the thread has to check now. */
 static void publication_become(struct cuda_publication *p, enum input input)
 {
 	/* clang-format off */
@@ -236,18 +236,18 @@ static void place_message(unsigned char *bytes, const struct cuda_placing *placi
 /* Outcomes of a call that publishes. */
 enum outcome {
 	OUTCOME_PLACED,
-	OUTCOME_FAILED,	 /* it was not sent, or refused: nobody can have it */
+	OUTCOME_FAILED,	 /* it was not sent, or refused: no process can have it */
 	OUTCOME_UNKNOWN, /* it was sent, but there is no answer */
 };
 
-/* Ends the publisher's call: it must not touch the publication after that. */
+/* Ends the publisher's call, which must not touch the publication afterwards. */
 static void publisher_leaves(struct cuda_publication *p, enum outcome outcome)
 {
 	pthread_mutex_lock(&cuda_lock);
 	if (outcome == OUTCOME_FAILED) {
 		p->serial = 0;
 		if (!p->export->buffer)
-			p->done = NULL; /* what was to be published stays its owner's */
+			p->done = NULL; /* the owner keeps what was to be published */
 		publication_become(p, TENSOR_FREED);
 	}
 	publication_become(p, PUBLISHER_LEFT);
@@ -393,7 +393,7 @@ static bool retire_captured(struct cuda_captured *captured)
 	struct cuda_event *event = NULL;
 	int r = 0;
 
-	cuda_look_for_reset(device); /* after one nothing runs, and the stream may have ended */
+	cuda_look_for_reset(device); /* after a reset no work runs, and there may be no stream */
 	if (p->export->life == atomic_load(&device->life))
 		r = cuda_event_record_here(device, &p->export->events, p->stream, &event);
 	if (r && r != -EBUSY)
@@ -404,7 +404,7 @@ static bool retire_captured(struct cuda_captured *captured)
 	return true;
 }
 
-/* Leaves a publication to the slow thread, since its stream is being captured. @unasked: or since
+/* Leaves a publication to the slow thread, because its stream is being captured. @unasked: because
  * this is a host function, where the driver takes no calls. */
 static int retire_later(struct cuda_publication *p, intptr_t stream, bool unasked)
 {
@@ -496,8 +496,7 @@ static bool tell(struct cuda_publication *p)
 	return true;
 }
 
-/* True if the catalog says that the tensor is there, and that whoever gets it waits for its
- * work. */
+/* True if the catalog says that the tensor exists and that consumers must wait for its work. */
 static bool unfinished(const struct cuda_publication *p)
 {
 	const struct catalog_row *row = &p->session->catalog.rows[ref_slot(p->ref)];
@@ -531,13 +530,13 @@ static void unlink_ended(struct cuda_publication *p)
 	if (--e->npublications || e->buffer || (e->stays && e->state == EXPORT_OPEN))
 		p->export = NULL;
 	else
-		list_del(&e->link); /* nobody publishes in it from now on */
+		list_del(&e->link); /* no thread publishes in it from now on */
 }
 
 enum publication_step cuda_publication_step(struct cuda_publication *p)
 {
 	if (p->state < PUBLICATION_UNANSWERED)
-		return STEP_IDLE; /* it has no event yet, perhaps, and is queued when it gets one */
+		return STEP_IDLE; /* it is queued when its publisher leaves */
 	if (!work_ended(p))
 		return STEP_WAIT;
 	if (p->state == PUBLICATION_PUBLISHED && p->work == WORK_ENDED && !tell(p))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishing on GPUs: tensors of others are published where they are, drafts in draft buffers, and
- * copies are made by the GPU into draft buffers. */
+/* Publishing on GPUs. A program's tensors are published in place, drafts in draft buffers, and the
+ * GPU copies into draft buffers. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -110,11 +110,11 @@ static int publish_shared(struct session *s, const char *name, DLManagedTensorVe
 /* The part of a draft that only GPUs have. It has no ref: the daemon hears of it when it is
  * published. */
 struct cuda_draft {
-	struct cuda_buffer *buffer; /* its memory; NULL: it has left that */
+	struct cuda_buffer *buffer; /* its memory; NULL: given up */
 	intptr_t stream;	    /* the stream that writes it; stream_of() */
-	uint64_t thread;	    /* that named the stream */
+	uint64_t thread;	    /* the thread that named the stream */
 	bool sealed;		    /* the host has waited for that stream */
-	bool written;		    /* published: its publication waits for what writes it */
+	bool written; /* it is published: its publication waits for the writing work */
 };
 static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is space for it");
 
@@ -241,7 +241,7 @@ int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64
 	struct cuda_publication *publication;
 	int r;
 
-	cuda_buffer_use(own->buffer); /* the tensor's */
+	cuda_buffer_use(own->buffer); /* for the tensor */
 	r = cuda_publication_in(own->buffer->export, &publication);
 	if (r)
 		cuda_buffer_put(own->buffer);
@@ -329,7 +329,7 @@ int cuda_draft_fill(struct tl_draft *draft, uint64_t offset, const DLTensor *sou
 	r = cuda_enter(own->buffer->export->memory.device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, own->stream); /* no graph may write there later */
+	r = cuda_stream_usable(&scope, own->stream); /* a captured copy would run later */
 	e = r ? CUDA_OK
 	      : scope.driver->memcpy_dtod_async(own->buffer->export->memory.base + offset,
 						first_byte(source), nbytes,
@@ -339,7 +339,7 @@ int cuda_draft_fill(struct tl_draft *draft, uint64_t offset, const DLTensor *sou
 }
 
 /* The original of a copy is given up when the copy is made; until then the draft buffer is kept.
- * The buffer is free before the original's deleter is called, which may wait for space. */
+ * The buffer is freed before the original's deleter is called, which may wait for space. */
 struct original {
 	DLManagedTensorVersioned *tensor;
 	struct cuda_buffer *buffer;
@@ -358,7 +358,7 @@ static void original_done(void *context)
 	free(original);
 }
 
-/* Makes a draft for a copy of @source, which the stream of @o will write. */
+/* Makes a draft for a copy of @source, to be written on the stream of @o. */
 static int draft_for_copy(struct call *c, const struct use *use, const char *name,
 			  const DLTensor *source, const tl_put_options *o, struct tl_draft **out)
 {
@@ -405,7 +405,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
-/* Publishes a copy of @tensor, whose deleter is called when the copy has been made. */
+/* Publishes a copy of @tensor. Its deleter is called when the copy has been made. */
 static int publish_copy(struct call *c, const struct use *use, const char *name,
 			DLManagedTensorVersioned *tensor, const tl_put_options *o,
 			uint64_t *version)

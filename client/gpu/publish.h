@@ -25,13 +25,13 @@ int cuda_publish(struct call *c, const struct use *use, const char *name,
 int cuda_put(struct call *c, const struct use *use, const char *name, const DLTensor *source,
 	     const tl_put_options *o, uint64_t *version);
 
-/* Calls the deleter of a tensor that was published like any other, when its work has ended. If it
- * is an exported draft, the draft needs its stream no more, which its owner may have ended. */
+/* Calls the deleter of a published tensor when its work has ended. If it is an exported draft, the
+ * draft no longer uses its stream, which the owner may have destroyed. */
 void cuda_tensor_delete(void *tensor);
 
 /*
- * Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
- * whether to wait for that.
+ * Applies the options of tl_publish() to a draft on a GPU: the stream that writes it, and whether
+ * to wait for that stream.
  */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_fill() of struct memory_kind. */
@@ -45,13 +45,13 @@ int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64
 int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
 		     int64_t deadline);
 /*
- * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
- * draft is given up, and at its end if that did not happen.
+ * Gives up the draft's buffer, which is reused when the work on its stream has ended. Called when
+ * the draft is given up, or else at its end.
  */
 void cuda_draft_end(struct tl_draft *draft);
-/* The end of a use of a buffer: cuda_buffer_put(), as a function that is called later. */
+/* cuda_buffer_put() in the form of a callback. */
 void cuda_buffer_done(void *buffer);
-/* Ends a use of a buffer when what is queued on the stream by now has ended. */
+/* Ends a use of a buffer when the work now queued on the stream has ended. */
 void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream);
 /* cuda_draft_end() in two steps, the first of which waits for nothing: draft_close() and
  * drafts_left() of struct memory_kind. */

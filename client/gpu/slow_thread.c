@@ -8,8 +8,8 @@
 
 /* ---- Draft buffers ---- */
 
-/* Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. A
- * session that has ended meanwhile is in no list and has no next one, so the walk begins again at
+/* Drops the reference to @cs, and takes one to the next session that has free buffers, or to the
+ * first if @cs is NULL. If @cs has ended meanwhile it is in no list, and the walk begins again at
  * the first. */
 static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 {

@@ -34,7 +34,7 @@ void cuda_wake(void)
 	int saved = errno;
 
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
-		errno = saved; /* full: it is awake */
+		errno = saved; /* the eventfd is full: the thread is awake */
 }
 
 int cuda_wake_open(void)

@@ -12,15 +12,15 @@
 struct cuda_session;
 struct session;
 
-/* Pauses while work of a GPU is polled grow from the first to the last. */
+/* Pauses between polls of a GPU's work grow from the first to the last value. */
 #define GPU_POLL_FIRST_NS (20 * NS_PER_US)
 #define GPU_POLL_LAST_NS (1 * NS_PER_MS)
 /* How long exit() waits for other threads. */
 #define GPU_EXIT_NS (1 * NS_PER_SEC)
 
-/* What is left to the thread that polls, and what wakes it. */
+/* Work that is left to the polling thread, and how to wake it. */
 
-/* By their queue_link; cuda_lock. Only poll_thread.c takes anything off them. */
+/* Linked by queue_link, under cuda_lock. Only poll_thread.c takes anything off them. */
 struct cuda_queues {
 	struct list leases;	  /* struct cuda_lease: give it up when its event has come */
 	struct list publications; /* struct cuda_publication: look after its event, or its end */
@@ -30,14 +30,14 @@ extern struct cuda_queues cuda_queues;
 /* Moves @link, which is in no queue or in @queue, to the end of @queue. Called with cuda_lock. */
 void cuda_queue_add(struct list *queue, struct list *link);
 
-/* Wakes the library's thread: something has happened that it has to look at, such as the end of a
- * connection. */
+/* Wakes the library's thread, because something has happened that it has to handle, such as the end
+ * of a connection. */
 void cuda_wake(void);
 
 /* ---- For the thread ---- */
 
-/* The descriptor that the thread polls, readable when it was woken. cuda_wake_open() returns 0, or
- * a negative errno. */
+/* The descriptor that the thread polls, which cuda_wake() makes readable. cuda_wake_open() returns
+ * 0, or a negative errno. */
 int cuda_wake_open(void);
 void cuda_wake_close(void);
 int cuda_wake_peek(void);
@@ -48,9 +48,9 @@ int cuda_wake_peek(void);
  */
 
 extern pthread_mutex_t cuda_lock;
-extern pthread_mutex_t cuda_asking; /* held while a thread asks the driver for events; taken before
-				       cuda_lock, which is free meanwhile: a context's calls wait
-				       for each other, some as long as the GPU is at work */
+extern pthread_mutex_t cuda_asking; /* held while a thread queries events, without cuda_lock, before
+				       which it is taken: a context's calls wait for each other,
+				       some as long as the GPU is at work */
 extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
 				       of one freed, an export made, a session is not claimed any
 				       more */
@@ -63,7 +63,7 @@ bool cuda_wait_changed(int64_t deadline);
 struct cuda_task {
 	struct list link;
 	void (*run)(struct cuda_task *task);   /* may free it */
-	void (*child)(struct cuda_task *task); /* instead, in a child forked before; may be NULL */
+	void (*child)(struct cuda_task *task); /* called instead in a forked child; or NULL */
 };
 
 /* ---- The caller has cuda_lock ---- */
@@ -76,7 +76,7 @@ bool cuda_tasks_served(void);
 
 /* ---- For the slow thread ---- */
 
-/* Before it starts, and when it has; cuda_lock. */
+/* To be called before it starts, and after it has started. With cuda_lock. */
 void cuda_tasks_prepare(void);
 void cuda_tasks_serve(void);
 /* Waits until there is a task, or for @due ns, unless that is 0. Returns the task or NULL. */
@@ -86,13 +86,12 @@ struct cuda_task *cuda_task_next(int64_t due);
 void cuda_tasks_inherit(void);
 void cuda_tasks_inherited(void);
 
-/* Work whose place has to be marked on a stream that is being captured: the slow thread marks it
- * when the capture has ended. */
+/* Work that must be marked on a stream that is being captured. The slow thread marks it when the
+ * capture has ended. */
 
 struct cuda_captured {
 	struct list link;
-	/* Marks the place, and may free the struct that this one is a part of. False: the stream is
-	 * still being captured. */
+	/* Marks the place, and may free the containing struct. False: still being captured. */
 	bool (*mark)(struct cuda_captured *captured);
 };
 
@@ -100,18 +99,18 @@ struct cuda_captured {
 void cuda_captured_wait(struct cuda_captured *captured);
 
 /*
- * The library's thread, one for the process and only once GPUs are used. It reads the sockets of
- * sessions that use GPUs (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has
- * ended, and then does what had to wait for it: gives up leases, tells the daemon that a producer's
- * work is finished, calls the deleters of what was published. The slow thread closes memory.
+ * The library's thread. A process has one, started when it first uses GPUs. It reads the sockets of
+ * sessions that use GPUs (for FREED and UNMAP), checks whether queued GPU work has ended, and then
+ * does what had to wait for that: gives up leases, tells the daemon that a producer's work is
+ * finished, calls the deleters of published tensors. The slow thread closes memory.
  */
 
-/* cuda_session_get(), and starts the library's thread, which must run where something will be left
- * to it. Returns 0, or a negative errno with a text. */
+/* cuda_session_get(), and starts the library's thread. To be called before work is left to that
+ * thread. Returns 0, or a negative errno with a text. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
-/* Does at once what the library's thread would do about publications that have no deleter to call,
- * so that draft buffers which the daemon freed just now are free. */
+/* Does at once the thread's work on publications that have no deleter to call, so that draft
+ * buffers that the daemon has just freed can be reused. */
 void cuda_catch_up(struct session *s);
 
 /* In a forked child, where the library's thread is not: first under the lock, then without any. */

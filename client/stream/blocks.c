@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rows of a producer, which it writes items into. It looks for a free one (F), asks the daemon
- * for more, and gives back those that its items have no use for: they are too small or much too
- * large.
+ * The rows (blocks) into which a producer writes its items. It looks for a free one (F), asks the
+ * daemon for more, and gives back those that are too small or much too large for its items.
  *
  * ORDER: a subscriber counts an item in its ledger before it moves its position, and F reads the
- * positions first, then the ledgers: one of the two shows it. The daemon sets a row's version
- * before a ledger that F does not read counts the row, so F reads that last.
+ * positions first, then the ledgers, so F sees the item in one of the two. The daemon sets a row's
+ * version before a ledger that F does not read can count the row, so F reads the version last.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -65,7 +64,7 @@ static void retire_post(const struct tl_stream *s, struct stream_block *b)
 	session_post(s->view->session, &retire);
 }
 
-/* Gives the row to the daemon: AWAY until nobody holds it, or LEAVING for good. */
+/* Gives the row to the daemon: for good (LEAVING), or until nobody holds it (AWAY). */
 static void send_away(struct tl_stream *s, struct stream_block *b, enum stream_block_state state)
 {
 	struct session *session = s->view->session;
@@ -79,7 +78,7 @@ static void send_away(struct tl_stream *s, struct stream_block *b, enum stream_b
 	retire_post(s, b);
 }
 
-/* A row that comes back has the next generation. */
+/* Checks whether the row has come back from the daemon. It then has the next generation. */
 static void look_for(struct tl_stream *s, struct stream_block *b)
 {
 	struct session *session = s->view->session;
@@ -88,7 +87,7 @@ static void look_for(struct tl_stream *s, struct stream_block *b)
 	uint64_t ref = ref_make(word >> 2, slot);
 
 	if (row_word_state(word) == ROW_LIVE && ref == b->draft->hold.ref) {
-		/* a daemon that died may have read RETIRE without doing it */
+		/* a daemon may have read RETIRE, and died before it did it */
 		if (b->life != atomic_load(&session->catalog.header->life))
 			retire_post(s, b);
 		return;
@@ -144,8 +143,8 @@ static uint64_t higher(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Notes the size of an item. True: a window begins, and blocks may be of no use any more. A window
- * is long enough that a block which leaves, and one that is made in its place, cost little. */
+/* Notes the size of an item. True: a new window begins, and some blocks may have become useless. A
+ * window is long enough to make the cost of replacing a block negligible. */
 static bool sizes_note(struct tl_stream *s, uint64_t size)
 {
 	struct stream_sizes *z = &s->sizes;
@@ -168,7 +167,7 @@ static uint64_t most(const struct tl_stream *s)
 	return higher(s->sizes.most, s->sizes.before_most);
 }
 
-/* True if an item of @size would waste most of so large a block. */
+/* True if an item of @size would waste most of a block of @capacity bytes. */
 static bool is_too_large(uint64_t capacity, uint64_t size)
 {
 	return capacity / 4 > higher(size, 4096);
@@ -195,7 +194,7 @@ static uint64_t rounded(uint64_t size)
 	return (size + step - 1) / step * step;
 }
 
-/* How large to make a block for an item of @size: for the others too, if they are alike. */
+/* Returns the size of a new block for an item of @size. It fits recent similar items, too. */
 static uint64_t block_size(const struct tl_stream *s, uint64_t size)
 {
 	uint64_t others = rounded(most(s));
@@ -203,13 +202,13 @@ static uint64_t block_size(const struct tl_stream *s, uint64_t size)
 	return is_too_large(others, size) ? rounded(size) : others;
 }
 
-/* ---- free ones ------------------------------------------------------------------------------- */
+/* ---- free blocks ----------------------------------------------------------------------------- */
 
 /*
  * Looks at all blocks at once: the lines of the subscribers are fetched once for all of them.
  *
- * ORDER: a worker of a queue that has joined meanwhile may have taken an old item, acknowledged it,
- * and hold it. So the table must not have changed when the take words were read.
+ * ORDER: a worker that joins a queue meanwhile may take an old item, acknowledge it and hold it,
+ * while we do not read its ledger. So all is done again if the table of members has changed.
  */
 int blocks_sweep(struct tl_stream *s)
 {
@@ -232,8 +231,8 @@ int blocks_sweep(struct tl_stream *s)
 	return 0;
 }
 
-/* Gives back the free blocks that are of no use; with @size those that an item of that size does
- * not fit well. True: some are. */
+/* Gives back the free blocks that are useless or, if @size is not 0, that do not fit an item of
+ * that size. Returns true if there were any. */
 static bool give_back(struct tl_stream *s, uint64_t size)
 {
 	unsigned kept = 0, n = s->nfree;
@@ -250,7 +249,7 @@ static bool give_back(struct tl_stream *s, uint64_t size)
 	return kept < n;
 }
 
-/* Takes the block that was used last off the stack, of those that an item of @size fits well. */
+/* Takes the most recently used of the free blocks that fit an item of @size. */
 static bool block_pop(struct tl_stream *s, uint64_t size, unsigned *index)
 {
 	for (unsigned i = s->nfree; i-- > 0;) {
@@ -299,7 +298,7 @@ static bool blocks_reserve(struct tl_stream *s)
 	return true;
 }
 
-/* Where a new block goes: in the place of one that has left, or at the end. */
+/* Returns the index for a new block: the index of a block that has left, or a new one. */
 static unsigned block_place(const struct tl_stream *s)
 {
 	unsigned i = 0;
@@ -378,7 +377,7 @@ static int block_add(struct tl_stream *s, uint64_t size, unsigned *index)
 		draft_abort(a.draft);
 		return r;
 	}
-	draft_sent(a.draft); /* it is no draft any more, and is not aborted */
+	draft_sent(a.draft); /* it is a row now, and must not be aborted */
 	b.draft = a.draft;
 	*index = block_place(s);
 	s->blocks[*index] = b;
@@ -387,7 +386,7 @@ static int block_add(struct tl_stream *s, uint64_t size, unsigned *index)
 	return 0;
 }
 
-/* True if some block exists, whose item may be released. */
+/* True if there is any block. Its item may be released, and then a put has memory. */
 static bool blocks_any(const struct tl_stream *s)
 {
 	unsigned i = 0;
@@ -422,7 +421,7 @@ int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
 	return s->starved ? PUT_E_FULL : r;
 }
 
-/* Rows that are not passed stay until they are. We hold none of them any more. */
+/* The daemon keeps each row whose item somebody may still take. We no longer hold any. */
 void blocks_free(struct tl_stream *s)
 {
 	bool ours = session_is_ours(s->view->session);

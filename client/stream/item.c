@@ -22,7 +22,7 @@ static uint64_t aligned(uint64_t bytes, uint64_t to)
 	return (bytes + to - 1) / to * to;
 }
 
-/* The tensor of a part as it is checked: one that is written in place is contiguous. */
+/* Returns the part's tensor for checks. One that is written in place counts as contiguous. */
 static DLTensor part_tensor(const tl_part *p, bool blank)
 {
 	static uint64_t nothing;
@@ -61,7 +61,7 @@ static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 	return r ? tl_fail(-EINVAL, "parts[%zu]: %s", i, why) : 0;
 }
 
-/* All parts on GPUs are on one. */
+/* Checks a part on a GPU: all such parts of an item must be on the same GPU. */
 static int part_device(struct item_plan *plan, size_t i, uint64_t nbytes)
 {
 	const DLTensor *t = plan->parts[i].tensor;
@@ -207,8 +207,7 @@ uint64_t item_part_at(char *base, uint64_t offset, const tl_part *part, int64_t 
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* What is read of a description, whose producer may change it at any moment: everything is copied
- * once, then checked. */
+/* Reads a description. Its producer may change it at any time: copy all once, then check. */
 struct reader {
 	const unsigned char *bytes, *end;
 	uint64_t row_bytes;
@@ -303,8 +302,7 @@ static bool read_names(struct reader *r, struct filling *f)
 static struct tl_item *item_alloc(const struct stream_description *d, uint32_t description_len,
 				  struct filling *f)
 {
-	size_t dims = 2 * (size_t)description_len; /* bytes; each size is there once, and a stride
-						    */
+	size_t dims = 2 * (size_t)description_len; /* bytes: 8 for each size, 8 for each stride */
 	size_t parts = d->parts * sizeof(struct item_part);
 	size_t lengths = aligned(d->parts * sizeof(uint16_t), 8);
 	size_t names = (size_t)d->names_len + d->parts;
@@ -411,7 +409,7 @@ void item_managed(DLManagedTensorVersioned *managed, const DLTensor *like, int64
 	managed->dl_tensor.strides = memcpy(dims + like->ndim, like->strides, size);
 }
 
-/* A tensor of an item, which it keeps; or a copy-on-write mapping of its own. */
+/* A tensor of an item. It keeps the item, and may have a copy-on-write mapping of its own. */
 struct item_tensor {
 	DLManagedTensorVersioned managed;
 	tl_item *item;
@@ -461,7 +459,7 @@ bool is_item_tensor(const DLManagedTensorVersioned *managed)
 	return managed->deleter == tensor_delete;
 }
 
-/* What the item holds of it. */
+/* Returns the item's lease that keeps the tensor's bytes. */
 static DLManagedTensorVersioned *held_of(const struct item_tensor *t)
 {
 	return item_is_on_gpu(&t->managed.dl_tensor) ? t->item->device : t->item->row;

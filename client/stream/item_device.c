@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of items that lie on a GPU. Those of one item are one tensor there, which is published
- * as any other, under a name below the stream's that its entry has. So it is ordered on streams,
- * outlives its producer and is adopted as tensors are. The next item in the entry replaces it, and
- * the daemon deletes it with the row. Whoever holds the item has a lease on both.
+ * The parts of items that lie on a GPU. All such parts of one item form one tensor, published like
+ * any other, under a name that consists of the stream's and the number of the item's entry. So CUDA
+ * streams order its use, it outlives its producer, and the next daemon adopts it. The next item in
+ * that entry replaces it, and the daemon deletes it with the row. An item has a lease on both.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -71,14 +71,14 @@ static int fill_and_commit(const struct device_put *d)
 		r = fill(d->draft, &d->p->plan);
 	o.flags = options->flags;
 	if (!r && o.flags)
-		r = d->draft->kind->draft_written(d->draft, &o); /* waits */
+		r = d->draft->kind->draft_written(d->draft, &o); /* waits for the copies */
 	if (!r)
 		return draft_commit(d->draft, &version);
 	draft_abort(d->draft);
 	return r;
 }
 
-/* The tensor that the name means now. Nobody else publishes there. */
+/* Finds the tensor that the name means now. Nobody else publishes under that name. */
 static int find(struct session *s, const char *name, uint64_t *ref)
 {
 	const struct name_key key = name_key(name, strlen(name));
@@ -117,7 +117,7 @@ bool item_device_drop(struct tl_stream *s, unsigned entry)
 	return true;
 }
 
-/* Deletes those of all entries that may be used again, which have them until they are. */
+/* Deletes the GPU tensors of @entry and of all free entries, which would keep them until reused. */
 static bool drop_all(struct tl_stream *s, unsigned entry)
 {
 	bool any = item_device_drop(s, entry);

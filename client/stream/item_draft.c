@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Items that are written in place: a draft has a block of its producer's until it is committed or
- * aborted, and one of its own for its parts on a GPU. Tensors that were exported keep the memory,
- * but not the draft. */
+/* Items that are written in place. Until it is committed or aborted, a draft has one of its
+ * producer's blocks, and a GPU draft of its own for parts there. An exported tensor keeps the
+ * memory valid, but does not keep the draft from being committed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 struct tl_item_draft {
 	_Atomic uint32_t refs;	  /* 1 until it is committed or aborted, and 1 for each tensor */
 	struct tl_stream *stream; /* with a count */
-	struct putting p;	  /* without its parts, which are the caller's */
+	struct putting p;	  /* its parts are the caller's and are not kept */
 	size_t metadata_max;
 	size_t n;
 	DLTensor *tensors; /* in the same memory, as are their shapes and strides */
@@ -128,8 +128,8 @@ TL_API int tl_item_draft_commit(tl_item_draft *d, const tl_stream_put_options *o
 	item_write_metadata(stream_block_bytes(d->stream, d->p.block), &d->p.plan, o.metadata,
 			    o.metadata_size);
 	d->p.options = o;
-	d->p.device_ref = 0; /* it may have been written since a commit that failed */
-	if (d->p.device)     /* an abort waits for that stream, too */
+	d->p.device_ref = 0; /* after a failed commit the program may have written again */
+	if (d->p.device)     /* so that an abort also waits for that stream */
 		d->p.device->kind->draft_written(d->p.device,
 						 &(tl_put_options){ .stream = o.stream });
 	r = stream_put_planned(d->stream, &d->p, number);

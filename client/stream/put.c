@@ -18,7 +18,7 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* True if the last item up to @number was taken. Ends of producers are passed over. */
+/* True if the last item up to @number was taken. Skips words that only mark a producer's end. */
 static bool queue_has_room(const struct stream_view *view, uint64_t number)
 {
 	for (uint32_t i = 0; i < view->words - view->depth && number >= view->words;
@@ -26,7 +26,7 @@ static bool queue_has_room(const struct stream_view *view, uint64_t number)
 		uint64_t word = atomic_load(stream_word_at(view, number));
 
 		if (stream_word_number(word) != number)
-			return true; /* so long ago that it has been replaced */
+			return true; /* so old that a later word has replaced it */
 		if (stream_word_is_item(word))
 			return stream_word_number(atomic_load(
 				       &view->page->take[stream_word_what(word)])) >= number;
@@ -49,7 +49,7 @@ static bool has_room(struct tl_stream *s, uint64_t number)
 	return number < s->room;
 }
 
-/* Says who holds up the stream. */
+/* Fails with a text that names the subscriber for which the stream waits. */
 static int held_up(struct tl_stream *s)
 {
 	const struct stream_view *view = s->view;
@@ -68,7 +68,7 @@ static int held_up(struct tl_stream *s)
 		return tl_fail(-ETIMEDOUT, "the queue '%s' is full: %u items are not taken%s",
 			       view->name, view->depth,
 			       who == STREAM_MEMBERS ? ", and nobody subscribes" : "");
-	if (who == STREAM_MEMBERS || least + view->depth > s->next) /* it has gone just now */
+	if (who == STREAM_MEMBERS || least + view->depth > s->next) /* it has just moved on */
 		return tl_fail(-ETIMEDOUT, "the stream '%s' was full", view->name);
 	m = &view->entry->members[who];
 	snprintf(path, sizeof(path), "/proc/%u/comm", load_once(&m->pid));
@@ -99,7 +99,7 @@ static void ring(struct stream_view *view) /* P3 */
 		stream_wake(&view->page->bell, INT_MAX);
 }
 
-/* Nothing more is put. */
+/* True if the stream was ended, so that nothing more can be put. */
 static bool is_ended(const struct tl_stream *s)
 {
 	return !s->reopens && stream_is_closed(s->view, s->next);
@@ -134,7 +134,7 @@ static int publish_word(struct tl_stream *s, unsigned what, struct stream_entry 
 			entry->number = s->next;
 			atomic_thread_fence(memory_order_release);
 		}
-		/* the table of members was read after item next - 1 was seen */
+		/* the table of members was read after item next - 1 was found */
 		if (atomic_load(&view->entry->changes) == s->changes &&
 		    atomic_compare_exchange_strong(stream_word_at(view, s->next), &word,
 						   stream_word(s->next, what))) /* P2 */
@@ -182,7 +182,7 @@ static struct stream_entry *entry_write(struct tl_stream *s, const struct puttin
 	return e;
 }
 
-/* For what is not to be done before there is room. */
+/* Returns 0 if there is room. To be called before work that would be wasted without. */
 static int look_for_room(struct tl_stream *s)
 {
 	return has_room(s, s->next) ? 0 : is_ended(s) ? ended(s) : PUT_E_FULL;
@@ -229,7 +229,7 @@ static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p,
 	return r;
 }
 
-/* Looks for a while before it asks to be told: being told costs the subscriber a system call. */
+/* Spins for a while before it sleeps, because waking it costs the subscriber a system call. */
 static int wait_and_put(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
 	struct call c = stream_call(s->view, p->options.timeout_ns, p->options.interrupt,
@@ -391,7 +391,7 @@ char *stream_block_bytes(struct tl_stream *s, unsigned index)
 {
 	char *bytes;
 
-	if (!stream_is_ours(s->view)) /* in a forked child no thread has the lock */
+	if (!stream_is_ours(s->view)) /* a forked child must not lock: no thread would unlock */
 		return s->blocks[index].draft->tensor.data;
 	pthread_mutex_lock(&s->mutex);
 	bytes = s->blocks[index].draft->tensor.data;
@@ -404,7 +404,7 @@ void stream_draft_abort(struct tl_stream *s, const struct putting *p)
 	if (!stream_is_ours(s->view))
 		return;
 	pthread_mutex_lock(&s->mutex);
-	if (p->device_ref && !s->closed) /* a commit failed after that of the parts on a GPU */
+	if (p->device_ref && !s->closed) /* its GPU parts were committed, then the item failed */
 		item_device_drop(s, s->blocks[p->block].entry);
 	blocks_put_back(s, p->block);
 	pthread_mutex_unlock(&s->mutex);
@@ -413,7 +413,7 @@ void stream_draft_abort(struct tl_stream *s, const struct putting *p)
 
 /* ---- the descriptor -------------------------------------------------------------------------- */
 
-/* True if a put need not wait, also if it would fail. */
+/* True if a put would not wait: it succeeds or fails at once. */
 static bool put_may_go(struct tl_stream *s)
 {
 	if (!s->joined || stream_usable(s->view))
@@ -453,7 +453,7 @@ void stream_notifier_wait(struct notifier *n)
 		if (!may)
 			r = stream_sleep(&c, s->view, &page->room, seen, false); /* Q3 */
 		stream_bit_clear(&page->waits, s->member, &s->waiters, &page->room);
-		may |= starved; /* nobody tells when there is memory: a put asks for it */
+		may |= starved; /* no event reports free memory: let a put ask for it */
 	}
 }
 
@@ -492,7 +492,7 @@ void stream_unref(struct tl_stream *s)
 
 void stream_producer_end(struct tl_stream *s)
 {
-	const bool ours = stream_is_ours(s->view); /* else no thread here has the lock */
+	const bool ours = stream_is_ours(s->view); /* a forked child must not lock */
 
 	if (ours)
 		pthread_mutex_lock(&s->mutex);

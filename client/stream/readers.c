@@ -18,7 +18,7 @@ void reader_forget(struct stream_reader *r)
 	*r = (struct stream_reader){ 0 };
 }
 
-/* Where a ledger of as many slots as ours has its parts. */
+/* Finds the position and the counters in a ledger, which has as many slots as ours. */
 static void reader_points(const struct tl_stream *s, struct stream_reader *r,
 			  const struct ledger *ledger)
 {
@@ -28,7 +28,7 @@ static void reader_points(const struct tl_stream *s, struct stream_reader *r,
 	r->held = ledger_held(ledger, slots);
 }
 
-/* Maps the ledger of the subscriber. 0 without one: it has ended meanwhile. */
+/* Maps the subscriber's ledger. Returns 0 without a mapping if the subscriber has just ended. */
 static int reader_map(struct tl_stream *s, struct stream_reader *r, uint32_t member)
 {
 	struct session *session = s->view->session;
@@ -91,7 +91,6 @@ static int reader_add(struct tl_stream *s, uint32_t member, uint64_t word, uint3
 	return e;
 }
 
-/* Reads the table of members, if it has changed. */
 int readers_read(struct tl_stream *s)
 {
 	const struct catalog_stream *entry = s->view->entry;
@@ -128,7 +127,6 @@ static bool reader_counts(const struct stream_reader *r)
 	return r->word && stream_member_state(r->word) == STREAM_LIVE;
 }
 
-/* The lowest position of those for whom producers wait, and who has it. */
 uint64_t readers_lowest(const struct tl_stream *s, uint32_t *who)
 {
 	uint64_t least = UINT64_MAX;

@@ -38,7 +38,7 @@ void stream_view_unref(struct stream_view *view)
 	free(view);
 }
 
-/* Whether the stream has what was asked for. What was not, 0, is as the stream has it. */
+/* Checks that the stream has the options that were asked for. An option of 0 was not asked for. */
 static int check_asked(const struct stream_view *view, const tl_stream_options *o)
 {
 	static const char *const modes[] = {
@@ -107,7 +107,7 @@ static int view_fill(struct stream_view *view, const tl_stream_options *asked,
 		r = tl_fail(-EPROTO, "the catalog has a stream that cannot be");
 	else
 		r = check_asked(view, asked);
-	if (atomic_load(&view->entry->ref) != view->ref) /* what was read may be another stream's */
+	if (atomic_load(&view->entry->ref) != view->ref) /* we may have read another stream */
 		return stream_gone(view);
 	if (r)
 		return r;
@@ -209,7 +209,7 @@ static int open_attempt(struct call *c, const struct use *use, void *context)
 	o->ask->number = answer.number;
 	r = view_make(use, o->ask, &answer, fd, o->view);
 	if (r == -ESTALE && !deadline_passed(call_deadline(c)))
-		return LEASE_E_STALE; /* it was deleted just now: find or make another one */
+		return LEASE_E_STALE; /* it has just been deleted: find or make another one */
 	return r;
 }
 
@@ -236,7 +236,7 @@ static int join(struct stream_view *view, struct stream_ask *ask)
 	ask->options = (tl_stream_options){ .flags = TL_STREAM_EXISTING };
 	if (!r)
 		r = open_request(view->session, ask, session_deadline(view->session), &answer, &fd);
-	if (!r && answer.stream != view->ref) { /* the name means another one */
+	if (!r && answer.stream != view->ref) { /* the name means another stream now */
 		leave(view->session, answer.stream, answer.member);
 		r = 1;
 	}
@@ -295,7 +295,7 @@ void stream_line_failed(struct stream_view *view, unsigned line, int r)
 {
 	struct session *s = view->session;
 
-	if (r != -ETIMEDOUT && r != -EMFILE) { /* the descriptor of its answer is lost */
+	if (r != -ETIMEDOUT && r != -EMFILE) { /* EMFILE: the answer came without its descriptor */
 		stream_line_give(view, line);
 		return;
 	}
@@ -339,7 +339,7 @@ int stream_usable(const struct stream_view *view)
 		return r;
 	if (atomic_load(&s->client->closed))
 		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
-	if (!session_alive(s)) { /* who only puts sends nothing, and would not learn of it */
+	if (!session_alive(s)) { /* a put sends nothing, so it must look for this itself */
 		r = session_kicked(s);
 		return r ? r : stream_gone(view);
 	}
@@ -413,7 +413,7 @@ void stream_bit_clear(struct stream_bits *bits, uint32_t member, _Atomic uint32_
 		atomic_fetch_and(set, ~bit);
 		if (!atomic_load(threads))
 			return;
-		/* another thread has set it just before, and may have missed a wake */
+		/* another thread has just set it again, and may have missed a wake */
 		atomic_fetch_or(set, bit);
 		stream_wake(word, INT_MAX);
 	} while (!atomic_load(threads));

@@ -22,7 +22,7 @@
 struct stream_view {
 	_Atomic uint32_t refs;
 	struct session *session; /* with a count on it */
-	uint32_t forks;		 /* the session's when it was opened */
+	uint32_t forks;		 /* session->forks when the stream was opened */
 	struct stream_page *page;
 	const struct catalog_stream *entry; /* in the catalog */
 	size_t page_size;
@@ -54,11 +54,11 @@ void stream_leave(struct stream_view *view, uint32_t member);
  * place of a subscriber's position. */
 int stream_line_take(struct session *s, unsigned *line);
 void stream_line_give(struct stream_view *view, unsigned line);
-/* OPEN with that line has failed with @r. If it may be answered yet, and have made a member, the
- * line stays taken until then. Its position holds up nobody. */
+/* To be called when OPEN with that line has failed with @r. If an answer may still come, and the
+ * daemon have made a member, the line stays taken until then. Its position holds up nobody. */
 void stream_line_failed(struct stream_view *view, unsigned line, int r);
 
-/* Members belong to a process: a forked child may read and close what it has inherited, no more. */
+/* A member belongs to one process: a forked child may only read and close what it has inherited. */
 bool stream_is_ours(const struct stream_view *view);
 int stream_check_ours(const struct stream_view *view); /* returns 0 or -ECHILD; takes no lock */
 /* Returns 0, or -ESTALE, -ECHILD, -ECANCELED: the stream or its session is over. */
@@ -74,7 +74,7 @@ static inline _Atomic uint64_t *stream_word_at(const struct stream_view *view, u
 	return &view->page->order[number & (view->words - 1)];
 }
 
-/* Moves *@number on to the first that no word has yet, and returns the word there. */
+/* Moves *@number on to the first unpublished number, and returns the word in its place. */
 uint64_t stream_end_find(const struct stream_view *view, uint64_t *number);
 /* True if the stream is ended and was not reopened before @end. */
 bool stream_is_closed(const struct stream_view *view, uint64_t end);
@@ -95,13 +95,13 @@ static inline bool stream_bits_any(struct stream_bits *bits)
 }
 /* Changes the word, and wakes @n sleepers. */
 void stream_wake(_Atomic uint32_t *word, int n);
-/* S5, R3: tells producers that wait. */
+/* S5, R3: wakes producers that wait for room. */
 static inline void stream_tell_room(struct stream_view *view)
 {
 	if (__builtin_expect(stream_bits_any(&view->page->waits), 0))
 		stream_wake(&view->page->room, INT32_MAX);
 }
-/* Sleeps while *@word is @seen, with @soon a few milliseconds at most. Returns 0 (look again),
+/* Sleeps while *@word is @seen; if @soon, for a few milliseconds at most. Returns 0 (look again),
  * -ETIMEDOUT without a text, -ECANCELED, -EINTR, -ESTALE. */
 int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_t *word,
 		 uint32_t seen, bool soon);
@@ -109,28 +109,28 @@ int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_
 struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
 			const uint32_t *interrupt, uint32_t interrupt_value);
 
-/* P3 of a queue, and W4, when somebody sleeps. */
+/* Wakes a worker that sleeps: P3 of a queue, and W4. */
 void stream_wake_worker(struct stream_view *view);
 
 /* ---- subscriptions ---- */
 
 struct tl_subscription {
 	struct stream_view *view;
-	pthread_mutex_t mutex; /* of all that follows, but the member */
+	pthread_mutex_t mutex; /* protects all that follows, but the member */
 	uint32_t member;
 	uint64_t member_word;
 	unsigned line;
 	_Atomic uint64_t *position;
 	bool lossy;
-	intptr_t stream;  /* of a GPU, on which items are used */
+	intptr_t stream;  /* the CUDA stream on which items are used */
 	uint64_t next;	  /* the next number */
 	uint64_t skipped; /* since the last item */
 	int64_t took_ns;  /* of a queue: when the last take returned */
-	bool quick;	  /* and whether this one came soon after that */
+	bool quick;	  /* of a queue: the present take came soon after that */
 	struct spin spin;
 	struct notifier notifier;  /* readable when a take may get something */
-	uint64_t looked;	   /* the notifier's: what a queue has before that was taken */
-	_Atomic uint32_t sleepers; /* threads for which our bit in `sleeps` stands */
+	uint64_t looked;	   /* the notifier's: in a queue, items below this are taken */
+	_Atomic uint32_t sleepers; /* threads that need our bit in `sleeps` */
 };
 
 /* take.c: waits until a take may get something. */
@@ -138,23 +138,23 @@ void subscription_notifier_wait(struct notifier *n);
 
 /* ---- items ---- */
 
-/* What an item is made of. */
+/* What a put makes an item from. */
 struct item_plan {
 	const tl_part *parts; /* NULL: it is the end of the stream */
 	size_t n;
 	bool blank; /* the tensors have no bytes yet */
 	const void *metadata;
 	size_t metadata_size;
-	/* item_measure() finds: */
-	uint64_t tensors;      /* offset of the description, which follows them */
-	uint64_t description;  /* its bytes */
+	/* item_measure() computes: */
+	uint64_t tensors;      /* their bytes, after which the description begins */
+	uint64_t description;  /* bytes of the description */
 	uint64_t device_bytes; /* of the parts on a GPU */
-	DLDevice device;       /* of those */
+	DLDevice device;       /* the GPU that they are on */
 };
 
 /* ---- put.c ---- */
 
-/* Makes the handle a producer, if it is none. */
+/* Makes the handle a producer, unless it is one. */
 int stream_producer_join(struct tl_stream *s);
 struct item_part {
 	DLTensor tensor;
@@ -165,9 +165,9 @@ struct tl_item {
 	_Atomic uint32_t refs;
 	struct stream_view *view;	  /* NULL: the row was handed on */
 	DLManagedTensorVersioned *row;	  /* the lease */
-	DLManagedTensorVersioned *device; /* and that on its parts on a GPU, or NULL */
+	DLManagedTensorVersioned *device; /* the lease on its parts on a GPU, or NULL */
 	_Atomic bool settled;		  /* acknowledged, or never to be */
-	uint64_t take;			  /* its take word, of a queue */
+	uint64_t take;			  /* of a queue: its take word */
 	unsigned entry;
 	uint64_t number, time_ns, skipped;
 	uint32_t producer, uid;
@@ -178,46 +178,45 @@ struct tl_item {
 	struct item_part *parts; /* in the same memory as the item, as are shapes and names */
 };
 
-/* Makes an item of the row, which was leased, and its entry. Returns 0; or -EPROTO or -ENOMEM:
- * the row is the caller's. */
+/* Makes an item of its leased row and its entry. After -EPROTO or -ENOMEM the row is the
+ * caller's. */
 int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	      DLManagedTensorVersioned *device, const struct stream_entry *entry,
 	      struct tl_item **out);
 void item_unref(struct tl_item *item);
 
-/* Makes @managed, the first member of what @deleter gets, like that tensor. @dims: twice its ndim.
- */
+/* Fills in @managed like @like. It is the first member of what @deleter frees. @dims: 2 * ndim. */
 void item_managed(DLManagedTensorVersioned *managed, const DLTensor *like, int64_t *dims,
 		  void (*deleter)(DLManagedTensorVersioned *));
-/* The item's tensor at @i, which there is. 0, or -ENOMEM. */
+/* Makes a tensor of part @i, which must exist. Returns 0 or -ENOMEM. */
 int item_tensor_new(struct tl_item *item, size_t i, DLManagedTensorVersioned **out);
 bool is_item_tensor(const DLManagedTensorVersioned *managed);
-/* tl_remap() of such a tensor; on a GPU for use on the same stream, unless @stream says that
- * @options has one. */
+/* tl_remap() of an item's tensor. On a GPU it is for use on the item's CUDA stream, unless @stream
+ * says that @options names one. */
 int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_get_options *options,
 		      DLManagedTensorVersioned **out);
-/* The lease that keeps such a tensor's bytes. */
+/* Returns the lease that keeps the bytes of an item's tensor. */
 const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *managed);
-/* What is handed on of such a tensor. -ENOTSUP: it is on a GPU. */
+/* Says which part of the row an item's tensor is, to hand it on. -ENOTSUP: it is on a GPU. */
 int item_tensor_part(const DLManagedTensorVersioned *managed, struct handed_part *part);
-/* Makes a tensor of a part of the row that was received, which it takes over, also if it fails.
+/* Makes a tensor of a part of a row that was handed on to us. Takes over @row, also on failure:
  * -EPROTO, -ENOMEM. */
 int item_tensor_received(DLManagedTensorVersioned *row, struct handed_part part,
 			 DLManagedTensorVersioned **out);
-/* -EINVAL: a part is no tensor that can be put, or they are too large together. */
+/* -EINVAL: a part's tensor cannot be put, or the parts together are too large. */
 int item_measure(struct item_plan *plan);
 /* Writes tensors and description into a row's bytes. */
 int item_write(char *row, const struct item_plan *plan);
-/* The host reaches memory on all other devices that a part may be on. */
+/* The other kinds of devices that a part may be on have memory that the host can access. */
 static inline bool item_is_on_gpu(const DLTensor *t)
 {
 	return t->device.device_type == kDLCUDA;
 }
-/* The bytes that a part takes in the tensor on the GPU, where they follow each other. */
+/* Returns the bytes that a part takes up in the item's GPU tensor, where parts are in sequence. */
 uint64_t item_device_space(uint64_t nbytes);
-/* Changes the metadata of an item that was written, to at most as many bytes. */
+/* Replaces the metadata of a written item. It must not become longer. */
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size);
-/* Makes a part that is written in place a tensor: that at @offset of a row, or of the tensor on the
- * GPU. @dims: twice its ndim. Returns the offset of the next part there. */
+/* Makes a tensor of a part that is written in place, at @offset of a row or of the item's tensor
+ * on the GPU. @dims: 2 * ndim. Returns the offset of the next part. */
 uint64_t item_part_at(char *base, uint64_t offset, const tl_part *part, int64_t *dims,
 		      DLTensor *out);

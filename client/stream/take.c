@@ -22,7 +22,7 @@ enum {
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
-/* Reads the entry of item @number. False: it is another's by now. */
+/* Reads the entry of item @number. False: the entry has another item by now. */
 static bool entry_read(const struct stream_view *view, unsigned index, uint64_t number,
 		       struct stream_entry *entry)
 {
@@ -31,7 +31,7 @@ static bool entry_read(const struct stream_view *view, unsigned index, uint64_t 
 	return entry->number == number;
 }
 
-/* True if the row is one of the stream's, in that entry: only the daemon says that. */
+/* True if the row is the stream's and has that entry. Only the daemon writes what this reads. */
 static bool row_is_of(const struct stream_view *view, uint64_t ref, unsigned index)
 {
 	const struct catalog_row *row = &view->session->catalog.rows[ref_slot(ref)];
@@ -40,7 +40,7 @@ static bool row_is_of(const struct stream_view *view, uint64_t ref, unsigned ind
 	       load_once(&row->ring) == ring_slot_make(view->ref, index);
 }
 
-/* Maps the row of a lease that @use has taken; the first time it asks the daemon. */
+/* Maps a row that @use has leased. For the first row of a segment this asks the daemon. */
 static int row_map(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
 {
 	static const tl_get_options options = { .size = sizeof(options), .mode = TL_MODE_READ };
@@ -60,7 +60,7 @@ static int row_map(const struct use *use, uint64_t ref, DLManagedTensorVersioned
 	return r;
 }
 
-/* S2, and the mapping: leases the row. TAKE_E_AGAIN: it is not there, or not what it was. */
+/* S2: leases the row and maps it. TAKE_E_AGAIN: the row is gone or has another generation. */
 static int row_lease(struct stream_view *view, unsigned index, const struct stream_entry *entry,
 		     DLManagedTensorVersioned **out)
 {
@@ -93,8 +93,8 @@ static void row_give(DLManagedTensorVersioned *row)
 	row->deleter(row);
 }
 
-/* Leases the tensor with the parts on a GPU, if there is one. As row_lease(); -ENODATA: it went
- * with its producer. */
+/* Leases the tensor with the parts on a GPU, if there is one. Fails as
+ * row_lease() does, or with -ENODATA: the tensor ended with its producer. */
 static int device_lease(const struct tl_subscription *sub, const struct stream_entry *entry,
 			DLManagedTensorVersioned **out)
 {
@@ -160,7 +160,7 @@ static void move_to(struct tl_subscription *sub, uint64_t number)
 	stream_tell_room(sub->view);	     /* S5 */
 }
 
-/* A lossy one was lapped: goes on at the oldest item that may still be there. */
+/* A lossy subscriber was lapped: go on at the oldest item that may still be there. */
 static int skip(struct tl_subscription *sub)
 {
 	uint64_t end = sub->next, oldest;
@@ -190,8 +190,8 @@ static int item_missing(const struct stream_view *view, uint64_t number)
 		(unsigned long long)number, view->name);
 }
 
-/* The item cannot be taken: the stream is over, or we are no subscriber any more; or, if we are, it
- * is damaged. */
+/* Says why the item cannot be taken: the stream is over, or we are no longer a subscriber. If
+ * neither is the case, skips the item if we are lossy, and otherwise reports damage. */
 static int why_not(struct tl_subscription *sub, uint64_t number)
 {
 	int r = stream_usable(sub->view);
@@ -274,8 +274,8 @@ static int broadcast_take(struct tl_subscription *sub, tl_item **out)
 
 /* ---- queue ----------------------------------------------------------------------------------- */
 
-/* An item that nobody has taken, as @take says, could not be leased. If it is still so, its row is
- * not there: the row of an item goes after its take word has changed. */
+/* An item that nobody has taken, according to @take, could not be leased. If the take word is still
+ * @take, a producer has damaged the stream: a row goes only after its take word has changed. */
 static int queue_why_not(struct tl_subscription *sub, const struct stream_entry *entry,
 			 uint64_t number, unsigned index, uint64_t take)
 {
@@ -326,7 +326,7 @@ static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigne
 		return TAKE_E_AGAIN;
 	}
 	r = item_make(view, row, device, &entry, out);
-	if (r) { /* nobody can read it */
+	if (r) { /* with EPROTO nobody can read it */
 		if (r == -EPROTO)
 			atomic_compare_exchange_strong(
 				&view->page->take[index], &mine,
@@ -341,7 +341,7 @@ static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigne
 	return 0;
 }
 
-/* W3: the oldest item that the daemon has opened again. */
+/* W3: takes the oldest item that the daemon has opened again. */
 static int redo_take(struct tl_subscription *sub, tl_item **out)
 {
 	struct stream_page *page = sub->view->page;
@@ -370,17 +370,17 @@ static int redo_take(struct tl_subscription *sub, tl_item **out)
 
 enum queue_next {
 	QUEUE_NOTHING = 0,
-	QUEUE_ITEM, /* that nobody has taken */
-	QUEUE_END,  /* of the stream */
+	QUEUE_ITEM, /* an item that nobody has taken */
+	QUEUE_END,  /* the end of the stream */
 };
 
-/* What is at @n, the item's entry, and its take word. */
+/* What queue_find() saw: the item's entry and its take word. */
 struct queue_look {
 	unsigned index;
 	uint64_t take;
 };
 
-/* Moves *@n on to the first that nobody has taken, or to the end. */
+/* Moves *@n on to the first item that nobody has taken, or to the end. */
 static enum queue_next queue_find(const struct stream_view *view, uint64_t *n,
 				  struct queue_look *look)
 {
@@ -391,7 +391,7 @@ static enum queue_next queue_find(const struct stream_view *view, uint64_t *n,
 
 		if (number < *n)
 			return QUEUE_NOTHING;
-		if (number >= *n + view->words) /* behind by a lap: go on at the oldest word */
+		if (number >= *n + view->words) /* we are lapped: go on at the oldest word */
 			*n = number - view->words;
 		if (number > *n)
 			continue;
@@ -420,7 +420,7 @@ static int queue_take_next(struct tl_subscription *sub, tl_item **out)
 	}
 }
 
-/* True if so many items wait that others should help, however quick we are. */
+/* True if enough items wait that another worker should help, even if we are quick. */
 static bool queue_is_behind(const struct tl_subscription *sub)
 {
 	uint64_t number = sub->next + sub->view->depth / 4 + 1;
@@ -428,11 +428,11 @@ static bool queue_is_behind(const struct tl_subscription *sub)
 	return stream_word_number(atomic_load(stream_word_at(sub->view, number))) >= number;
 }
 
-/* A worker that is back sooner than another one could be woken. */
+/* A quick worker comes back sooner than this, which is sooner than another one could be woken. */
 #define QUICK_NS (20 * NS_PER_US)
 
-/* W4. A quick worker stays the one that looks while it works. If it does not come back, those that
- * sleep beside it look by themselves soon: wait_for_item(). */
+/* W4. A quick worker stays the looker while it works. If it does not come back, workers that sleep
+ * meanwhile soon wake by themselves and look: see wait_for_item(). */
 static void leave_the_rest(struct tl_subscription *sub, bool took)
 {
 	struct stream_page *page = sub->view->page;
@@ -480,7 +480,7 @@ static int take_now(struct tl_subscription *sub, tl_item **out)
 	return r;
 }
 
-/* Looks for a while. Of a queue's workers only one does. */
+/* Spins for a while. Of a queue's workers only the looker does. */
 static int take_spinning(struct tl_subscription *sub, tl_item **out)
 {
 	uint32_t nobody = STREAM_NOBODY;
@@ -512,7 +512,7 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 			r = why_not(sub, sub->next);
 	}
 	if (!r && !*out) {
-		/* beside one that looks: it may have stopped */
+		/* sleep briefly beside a looker, which may have stopped */
 		bool soon = queue && atomic_load(&page->looker) != STREAM_NOBODY;
 
 		r = stream_sleep(c, sub->view, &page->bell, bell, soon); /* Z4 */
@@ -521,10 +521,10 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 	stream_bit_clear(&page->sleeps, sub->member, &sub->sleepers, &page->bell); /* Z5 */
 	if (queue)
 		atomic_store(&page->looker, sub->member + 1);
-	return r == TAKE_E_NONE ? take_now(sub, out) : r; /* most often it was woken for an item */
+	return r == TAKE_E_NONE ? take_now(sub, out) : r; /* we were probably woken for an item */
 }
 
-/* P3 has woken one worker only. */
+/* P3 has woken only one worker of the queue; the others must learn of the end, too. */
 static void tell_the_end(struct tl_subscription *sub)
 {
 	struct stream_page *page = sub->view->page;
@@ -604,7 +604,7 @@ static bool redo_any(const struct stream_page *page)
 	return false;
 }
 
-/* True if a take need not wait, also if it would fail. */
+/* True if a take would not wait: it succeeds or fails at once. */
 static bool take_may_go(struct tl_subscription *sub)
 {
 	const struct stream_view *view = sub->view;
@@ -619,7 +619,7 @@ static bool take_may_go(struct tl_subscription *sub)
 	return stream_word_number(atomic_load(stream_word_at(view, next))) >= next;
 }
 
-/* The thread has no use for an item: it leaves it to any worker. */
+/* The notifier's thread takes no items: it lets another worker become the looker. */
 static void wake_was_not_for_us(struct stream_page *page)
 {
 	uint32_t coming = STREAM_COMING;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption; see recover.h. Stores are made in an order (publish.c, name.c, expire.c) that tells how
- * far a change had come. tests/model/restart.pml checks that with a stop between any two stores:
+ * Adoption; see recover.h. The order of stores (in publish.c, name.c, expire.c) shows how far a
+ * change had come. tests/model/restart.pml checks that with a stop between any two stores:
  *
  * - A LIVE row with a higher version than its name's was being committed: its name means it now.
  * - Names that mean a DRAFT are those of a group. If any of its rows is LIVE, all become LIVE. If
  * none is, nobody has seen the group, and the names get their former tensors back.
- * - A name that means a RETIRED row was being looked at for space: the row is LIVE again.
- * - If the name has a ring, the rows of that stay as they are: adopt_ring.c.
+ * - A name that means a RETIRED row was being checked for eviction: the row is LIVE again.
+ * - If the name has a ring, the ring's rows stay as they are: adopt_ring.c.
  * - Any other LIVE row that its name does not mean was being replaced or deleted: it is RETIRED.
  * - A RETIRED row without a name is a draft that was being taken back: it is a DRAFT again.
  * - An entry of names that is in no bucket is free. Its version is raised, as name_remove() does.
@@ -125,7 +125,7 @@ static void name_recover(struct adoption *a, uint32_t index)
 	uint32_t best = a->best[index];
 
 	if (best && row_of(a, best - 1)->version > name->version) {
-		if (!adopt_is_slot(a->st, best - 1)) /* else the name means its ring */
+		if (!adopt_is_slot(a->st, best - 1)) /* otherwise the name means its ring */
 			atomic_store(&name->current, ref_of(a, best - 1));
 		atomic_store(&name->version, row_of(a, best - 1)->version);
 	}
@@ -139,7 +139,7 @@ static bool has_member(const struct adoption *a, uint32_t slot)
 	return (slot + 1) * sizeof(struct catalog_member) <= a->cat->members.allocated;
 }
 
-/* If @slot is the memory of a published group, GROUP must not be carried out again. */
+/* Notes if @slot is the memory of a published group: a repeated GROUP must not be done again. */
 static void leader_recover(struct adoption *a, uint32_t slot)
 {
 	struct catalog_member *m;
@@ -216,7 +216,7 @@ static void recover(struct adoption *a)
 		if (state_of(a, slot) == ROW_DRAFT)
 			leader_recover(a, slot);
 	}
-	if (cat->header->groups & 1) { /* no name is pointed at its members any more */
+	if (cat->header->groups & 1) { /* a group was being published: its names are restored */
 		for (uint32_t slot = 0; slot < cat->rows.high; slot++)
 			member_recover(a, slot);
 		atomic_fetch_add(&cat->header->groups, 1);
@@ -280,7 +280,7 @@ static void chain_mark(struct adoption *a, uint32_t first)
 		a->check.chunks[first] = 1;
 }
 
-/* Drafts have no chunks any more. */
+/* Marks the chunks in use. Drafts have lost theirs, and reserve new ones: drafts_take_over(). */
 static void chunks_mark(struct adoption *a)
 {
 	struct catalog *cat = a->cat;
@@ -359,7 +359,7 @@ static int segments_take_over(struct adoption *a)
 		count++;
 	}
 	atomic_store(&a->cat->header->segments, count);
-	segments_changed(&a->st->segments); /* the last daemon's numbers may have counted more */
+	segments_changed(&a->st->segments); /* the last daemon's numbers may be higher */
 	return r;
 }
 
@@ -417,7 +417,7 @@ static int extent_take_over(struct adoption *a, uint32_t slot)
 	return 0;
 }
 
-/* Rows in the same extent share it. */
+/* Rows with the same extent share it. */
 static int extents_take_over(struct adoption *a)
 {
 	int r = 0;
@@ -524,8 +524,8 @@ static int names_take_over(struct adoption *a)
 	return r;
 }
 
-/* Sets aside again what drafts need. A member's draft, which has lost its name, may need chunks
- * that the name still has. Then the name is forgotten. */
+/* Sets aside again the memory that drafts need. A group's member, which has lost its name, may need
+ * chunks that the name still has. Then the name is forgotten. */
 static int drafts_take_over(struct adoption *a)
 {
 	int r = 0;
@@ -625,10 +625,10 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
 	return r;
 }
 
-/* ---- when the clients are there ------------------------------------------------------------- */
+/* ---- after the clients are adopted ---------------------------------------------------------- */
 
 /* A client's mappings cannot exceed its user's maximum, since the daemon refuses more. A ledger
- * that claims more lies, and must not harm other users; nor may several users who lie together. */
+ * that claims more lies. It must not harm other users, not even if several users lie. */
 static int holding_take_over(struct state *st, struct client *c, struct segment *seg)
 {
 	int r = c->liar ? 0 : holding_adopt(st, c, seg);
@@ -696,7 +696,7 @@ static void bound_end(struct state *st, struct client *nobody)
 	}
 }
 
-/* Many may have been lost with the last daemon. */
+/* Many tensors may have been lost with the last daemon: unnames those over LOST_MAX. */
 static void lost_end(struct state *st)
 {
 	struct account *account = account_next(&st->accounts, 0);
@@ -758,7 +758,7 @@ int adopt_finish(struct state *st)
 		adopt_streams_belong(st);
 		catalog_wake_all(&st->catalog);
 	}
-	while (!list_empty(&nobody.rings)) /* on failure rings are left, which outlive this list */
+	while (!list_empty(&nobody.rings)) /* after a failure, rings may outlive this list */
 		list_del(nobody.rings.next);
 	return r;
 }

@@ -77,7 +77,7 @@ static const struct survive_part *parts_of(const struct parts *parts, uint32_t i
 	return sum == size ? first : NULL;
 }
 
-/* Gives @m a hold if one was kept. -ENOMEM. */
+/* Gives @m a hold if the keeper has one. -ENOMEM. */
 static int hold_adopt(struct state *st, struct holds *holds, struct device_memory *m,
 		      struct account *account, uint32_t index, uint32_t generation)
 {

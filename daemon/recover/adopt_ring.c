@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Adoption of rings; see recover.h. Rings are found by their rows, which only a daemon writes; the
- * pages are never asked which rows belong to a ring. A ring that its name means lives. If its page
- * is dead, its end has come as far as E1 and begins anew, as in tests/model/ring.pml. If its name
- * means something else, its end has come to E2 at least. Then only E4 is left, since rows that no
- * name means are retired anyway. Loop thread only.
+ * pages are never trusted to say which rows belong to a ring. If its name means the ring, it lives;
+ * but if its page is dead, its end has reached E1 and begins anew, as in tests/model/ring.pml. If
+ * its name means something else, its end has reached E2 at least. Then only E4 is left, since rows
+ * that no name means are retired anyway. Loop thread only.
  */
 #include <errno.h>
 

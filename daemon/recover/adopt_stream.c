@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption of streams; see recover.h. Items are published and taken meanwhile. A stream is found by
- * the name that means it, and one that is over by its rows. A member whose client is not there any
- * more ends now, and ends that had begun begin anew, as in tests/model/stream.pml. Loop thread
- * only.
+ * Adoption of streams; see recover.h. Members keep publishing and taking items meanwhile. A
+ * stream is found by the name that means it, or by its rows if it is over. Members whose clients
+ * have ended end now, and ends that had begun are repeated, as in tests/model/stream.pml. Loop
+ * thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ int adopt_stream_row(struct state *st, uint32_t slot)
 	return 0;
 }
 
-/* That client, or NULL if it is not there any more. */
+/* Returns that client, or NULL if it has ended. */
 static struct client *client_of(const struct state *st, uint32_t index, uint32_t generation)
 {
 	struct client *c = index < st->catalog.clients.high ? st->served[index] : NULL;
@@ -79,7 +79,7 @@ static struct client *client_of(const struct state *st, uint32_t index, uint32_t
 	return c && c->generation == generation ? c : NULL;
 }
 
-/* The daemon that died may have changed the table, and not said so: members read it again. */
+/* The dead daemon may have changed the table without counting that: makes members read it again. */
 static void table_changed(struct stream *s)
 {
 	for (uint32_t m = 0; m < STREAM_MEMBERS; m++)
@@ -89,7 +89,7 @@ static void table_changed(struct stream *s)
 	atomic_fetch_add(&s->entry->changes, 1);
 }
 
-/* The stream's time went on. If its owner is gone it ends now. */
+/* Ends the stream if its owner has ended. Its ttl has continued to run meanwhile. */
 static void owner_adopt(struct state *st, struct stream *s)
 {
 	const struct catalog_stream *e = s->entry;

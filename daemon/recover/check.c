@@ -47,7 +47,7 @@ static void seen_in_row(struct check *check, uint32_t slot)
 
 /* ---- chunks --------------------------------------------------------------------------------- */
 
-/* A chain has as many chunks as it needs, and each chunk is in one chain. */
+/* True if the chain has as many chunks as it needs, and none is in another chain. */
 static bool chain_is_good(struct check *check, uint32_t first, uint32_t count)
 {
 	const struct catalog *cat = check->cat;
@@ -61,14 +61,14 @@ static bool chain_is_good(struct check *check, uint32_t first, uint32_t count)
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* True if its producer publishes it without the daemon: then it has no checksum of a
- * published row. The version of a stream's row only says that it is kept. */
+/* True if the row's producer publishes it without the daemon: then it has no checksum of a
+ * published row. The version of a stream's row means only that the row is kept. */
 static bool is_published_elsewhere(const struct catalog_row *row)
 {
 	return row->flags & ROW_RING && (!row->version || row_is_of_stream(row));
 }
 
-/* A row that nobody holds any more is about to get its next generation. */
+/* The sum may be of the next generation: a row that nobody holds is about to get it. */
 static bool ring_sum_is_good(const struct catalog *cat, uint32_t slot)
 {
 	const struct row_fact *fact = catalog_row_fact(cat, slot);
@@ -79,7 +79,7 @@ static bool ring_sum_is_good(const struct catalog *cat, uint32_t slot)
 		fact->ring_sum == sum_of_ring_row(cat, slot, (word >> 2) + 1));
 }
 
-/* A ring has one name, and each of its rows a slot of its own. */
+/* True if the row has its ring's name and a slot of its own in the ring. */
 static bool ring_row_is_good(struct check *check, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(check->cat, slot);
@@ -219,7 +219,7 @@ static int segment_check(struct check *check, uint32_t index)
 		return wrong(check, "segment %u has a generation that there is not", index);
 	if (row->kind > SEGMENT_CUDA_POOL)
 		return wrong(check, "segment %u is of kind %u", index, row->kind);
-	/* nothing is known of segments that die with their producers */
+	/* there are no facts of segments that die with their producers */
 	if (!(word & 1) || (row->kind != SEGMENT_SHM && row->kind != SEGMENT_CUDA_VMM))
 		return 0;
 	if (row->kind == SEGMENT_SHM ? !shm_is_good(row, fact) : fact && !vmm_is_good(fact))
@@ -284,7 +284,7 @@ static int by_extent(const void *x, const void *y)
 	return (p->begin > q->begin) - (p->begin < q->begin);
 }
 
-/* Rows share an extent or lie in different ones. */
+/* Two extents must be the same or must not overlap. */
 static int extents_check(struct check *check)
 {
 	const struct check_extent *p = check->extents;
@@ -402,7 +402,7 @@ static int row_check(struct check *check, uint32_t slot)
 	return 0;
 }
 
-/* A name means a row that carries it, in the row's present generation. */
+/* A name must mean a row that carries it, in the row's present generation. */
 static int current_check(struct check *check, uint32_t index)
 {
 	const struct catalog *cat = check->cat;
@@ -446,7 +446,6 @@ static int client_check(struct check *check, uint32_t index)
 	return 0;
 }
 
-/* A claim ends before its client does. */
 /* True if a client with that word was there. */
 static bool client_is_there(const struct check *check, uint32_t index, uint32_t generation)
 {
@@ -475,7 +474,7 @@ static int claim_check(struct check *check, uint32_t index)
 	return 0;
 }
 
-/* A handover ends before its client does. */
+/* The client of a handover must exist: handovers end before their clients. */
 static int handover_check(struct check *check, uint32_t index)
 {
 	const struct handover_fact *fact = catalog_handover_fact(check->cat, index);
@@ -500,7 +499,7 @@ static bool is_zero(const unsigned char *p, const unsigned char *end)
 	return p >= end;
 }
 
-/* Memory is all zero before it is used. */
+/* Entries that were never used must be all zero. */
 static int unused_check(struct check *check, const struct catalog_array *array, const char *what)
 {
 	const unsigned char *base = array->offset ? array->base : array->facts;

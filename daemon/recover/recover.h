@@ -12,7 +12,7 @@ enum { ADOPT_WHY_MAX = 160 };
 /*
  * To be called after state_map(). Does D1 for each client without a fact, completes or undoes
  * unfinished steps, and takes over names, segments and rows. Returns CATALOG_E_STRANGE with @why if
- * no daemon could have left the catalog so, CHARGE_E_FULL if the limits are lower now, or a
+ * no daemon could have left such a catalog, CHARGE_E_FULL if the limits are lower now, or a
  * negative errno.
  */
 int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX]);
@@ -43,7 +43,7 @@ int adopt_streams(struct state *st, uint32_t *index);
 int adopt_stream_row(struct state *st, uint32_t slot);
 /* Gives streams their members, when clients are there, and ends those that have none. */
 void adopt_streams_belong(struct state *st);
-/* Makes the rings of all rows that belong to one; no client has them yet. Returns SEGMENT_E_STRANGE
+/* Makes the rings to which adopted rows belong. They have no clients yet. Returns SEGMENT_E_STRANGE
  * if the page of the ring *@index is missing or damaged; else as charge_adopt(). */
 int adopt_rings(struct state *st, uint32_t *index);
 /* Gives each ring that a name means to its producer, or to @nobody if that has ended. To be called

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be read of another daemon's catalog; see snapshot.h. */
+/* Reads another daemon's catalog; see snapshot.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -55,8 +55,8 @@ static void raise_to(uint64_t *highest, uint64_t version)
 }
 
 /*
- * Raises *@highest to the versions in @max entries of @size bytes, which begin at @from and have
- * theirs at @offset. Holes are skipped, since nothing was ever in them. False: they cannot be read.
+ * Raises *@highest to the highest version in @max entries of @size bytes, which begin at @from and
+ * have their versions at @offset. Skips holes, which were never written. False: reading failed.
  */
 static bool read_versions(int fd, off_t from, uint32_t max, size_t size, size_t offset,
 			  uint64_t *highest)
@@ -76,14 +76,14 @@ static bool read_versions(int fd, off_t from, uint32_t max, size_t size, size_t 
 			raise_to(highest, version);
 		}
 	}
-	return at >= 0 || errno == ENXIO; /* nothing but a hole is left */
+	return at >= 0 || errno == ENXIO; /* only a hole is left */
 }
 
 /*
  * Raises *@highest to the highest version that the catalog may have given out. The pages of rings
- * went with the daemon and its keeper, and `commits` counts tensors published in rings only when
- * their slots are asked back. Nothing is read from another layout, since its clients cannot talk to
- * us. False: the catalog is damaged.
+ * ended with the daemon and its keeper, and `commits` counts tensors published in rings only when
+ * their slots are asked back. A catalog of another layout is not read, since its clients cannot
+ * talk to us. False: the catalog is damaged.
  */
 static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
 {

@@ -99,16 +99,16 @@ static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
 
 	if (*budget)
 		woken = futex_wake(numbered_word(cat, number), *budget);
-	if (woken == *budget) /* there may be more */
+	if (woken == *budget) /* there may be more sleepers */
 		wake_later(cat, number);
 	*budget -= *budget > woken ? woken + 1 : *budget;
 }
 
 /*
  * ORDER: publish.c stores `current` before this changes the word, and the kernel orders both before
- * its search for sleepers. A waiter loads the word before it looks, and passes that value to the
- * kernel, which compares it when a search would already find the waiter. So either we find the
- * sleeper here, or it does not sleep and looks again (tests/model/wait.pml).
+ * its search for sleepers. A waiter loads the word before it reads the catalog, and passes that
+ * value to the kernel, which compares it when a search would already find the waiter. So either we
+ * find the sleeper here, or it does not sleep and reads again (tests/model/wait.pml).
  */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget)
 {
@@ -146,7 +146,7 @@ bool catalog_wake_step(struct catalog *cat)
 	while (budget && catalog_waking(cat))
 		wake_number(cat, queue_take(&cat->waking), &budget);
 	list_del(&cat->waker);
-	if (catalog_waking(cat)) /* behind the other catalogs */
+	if (catalog_waking(cat)) /* it takes its turn after the other catalogs */
 		list_add_tail(cat->wakers, &cat->waker);
 	return catalog_waking(cat);
 }
@@ -288,7 +288,7 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	void *map;
 	int r;
 
-	/* all that is before the names is in use from the start */
+	/* everything before the names is used from the start */
 	r = shm_object_create(&object, plan->off_names, NULL, &cat->fd_rw);
 	if (!r)
 		r = shm_object_open(&object, O_RDONLY, &cat->fd_ro);
@@ -318,8 +318,8 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 	arrays[FACTS_ROWS] = &cat->rows;
 	arrays[FACTS_SEGMENTS] = &cat->segments;
 	arrays[FACTS_CHUNKS] = &cat->chunks;
-	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but its entries get memory */
-	arrays[FACTS_STREAMS] = &cat->streams; /* the same, by the index of their rings */
+	arrays[FACTS_MEMBERS] = &cat->members; /* indexed by slot, not taken */
+	arrays[FACTS_STREAMS] = &cat->streams; /* indexed like the rings */
 	arrays[FACTS_CLAIMS] = &cat->claims;
 	arrays[FACTS_HANDOVERS] = &cat->handovers;
 	cat->clients.fact_size = sizeof(struct client_fact);
@@ -445,7 +445,7 @@ static int arrays_map(struct catalog *cat)
 
 	for (size_t i = 0; !r && i < sizeof(arrays) / sizeof(*arrays); i++)
 		r = array_map(cat, arrays[i]);
-	/* entries of these are used by slot, or by index: none is ever free or taken */
+	/* these are indexed by slot or ring: catalog_take() never allocates an entry */
 	cat->members.base = (unsigned char *)cat->header + cat->members.offset;
 	cat->streams.base = (unsigned char *)cat->header + cat->streams.offset;
 	return r ? r : queue_init(cat);
@@ -634,8 +634,8 @@ void catalog_collect(struct catalog_array *array, bool (*used)(const void *conte
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Changes and wakes the words of all names that were ever used. Those have been written, so they
- * have memory. Holes of the object are skipped, since looking at one would allocate it. */
+/* Changes the words of all names that were ever used, and wakes their sleepers. Such names have
+ * memory. Holes of the object are skipped, since reading one would allocate it. */
 static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 {
 	off_t at = from, end;
@@ -790,6 +790,6 @@ void catalog_give(struct catalog_array *array, uint32_t index)
 		array->next[index] = array->free;
 		array->free = index;
 	}
-	array->free_last = index; /* only of the oldest first */
+	array->free_last = index; /* used only if oldest_first */
 	array->in_use--;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The catalog: the shared-memory tables that the daemon writes and every client maps read-only.
- * This file manages their memory, allocates the entries of the arrays and wakes those who wait for
- * a change. The files above it write the contents of the entries. */
+ * This file manages their memory, allocates the entries of the arrays and wakes threads that wait
+ * for a change. The files above it write the contents of the entries. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,8 +26,8 @@ struct catalog_array {
 	uint32_t high; /* entries from here on were never used */
 	uint32_t free; /* head of the list of free entries below high, or CATALOG_NONE */
 	uint32_t free_last;
-	bool oldest_first; /* an entry is not used again as long as there are others: what is left
-			      of a client tells who published */
+	bool oldest_first; /* reuse the entry that was freed longest ago: an old client's entry
+			      still says who published */
 	uint32_t in_use;
 	uint32_t *next; /* links of the free list */
 	/* the array's facts, for the next daemon; NULL: there are no facts */
@@ -51,7 +51,7 @@ struct catalog {
 	int fd_ro; /* clients get this one */
 	int facts_fd;
 	struct facts_header *facts; /* NULL: there are none */
-	uint64_t facts_size;	    /* of their mapping, independent of the facts' own size */
+	uint64_t facts_size;	    /* of their mapping; independent of the size of the facts */
 	_Atomic uint64_t *client_words;
 	struct catalog_identity *identities;
 	_Atomic uint32_t *buckets;
@@ -64,8 +64,7 @@ struct catalog {
 	struct catalog_array clients, names, rows, segments, chunks, members, streams, claims;
 	struct catalog_array handovers;
 	uint32_t chunks_reserved;
-	struct pool pools[SHARE_CONNECTIONS]; /* shares of its entries, which the files above charge
-						 to accounts */
+	struct pool pools[SHARE_CONNECTIONS]; /* for its entries; the files above charge them */
 };
 
 struct catalog_limits {
@@ -74,7 +73,7 @@ struct catalog_limits {
 	uint64_t capacity;
 	uint64_t versions;	   /* the versions of names begin above this one */
 	struct accounts *accounts; /* of the namespace */
-	struct list *wakers;	   /* of struct catalog: those with sleepers to wake */
+	struct list *wakers;	   /* list of the catalogs with sleepers to wake */
 	bool facts;		   /* a keeper keeps the facts for the next daemon */
 };
 
@@ -91,7 +90,7 @@ int catalog_adopt(struct catalog *cat, uint64_t instance, const struct catalog_l
  * max and facts (as an offset), and maps nothing. */
 void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct catalog_header *plan,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size);
-/* Finds the arrays of @plan in the mapping, but those that have facts. */
+/* Finds the arrays of @plan in the mapping, except those that have facts. */
 static inline void catalog_at(struct catalog *cat, void *map, const struct catalog_header *plan)
 {
 	cat->header = map;
@@ -105,7 +104,7 @@ static inline void catalog_at(struct catalog *cat, void *map, const struct catal
 
 /* True if the constant members of @h are as a daemon with that plan writes them. */
 bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan);
-/* True if the array has space for as many entries as @fact counts. */
+/* True if the array has space for the number of entries in @fact. */
 bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact);
 /* Builds the free list again, from the entries for which @used returns false. */
 void catalog_collect(struct catalog_array *array, bool (*used)(const void *context, uint32_t index),
@@ -210,7 +209,7 @@ enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words without sleepers */
 /* Changes the name's word, and wakes those waiting for a newer version. With @came, the name meant
  * nothing before, and those waiting for a name to appear are woken too. */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget);
-/* Wakes the sleepers on that watch, at once or later. */
+/* Wake the sleepers on that watch, as far as the budget allows, or all of them later. */
 void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget);
 void catalog_wake_watch_later(struct catalog *cat, uint32_t watch);
 /* Wakes some of the remaining sleepers. False: none are left. */

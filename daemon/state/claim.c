@@ -18,7 +18,7 @@ struct claim {
 	struct client *client;
 	struct notice *notice; /* the answer; NULL: it was given */
 	struct charge charge;
-	uint32_t fact;	 /* its entry in the facts, which counts once its client has the claim;
+	uint32_t fact;	 /* its entry in the facts, valid once its client has the claim; or
 			    CATALOG_NONE */
 	uint32_t id;	 /* the client's number for it */
 	uint32_t serial; /* of the request to answer */
@@ -205,8 +205,7 @@ static void claim_answer(struct common *common, struct claim *claim, unsigned wh
 	notice_due(common, n);
 }
 
-/* Gives the claim, which is in no bucket and no fact any more, to the client that has waited
- * longest. */
+/* Passes a claim that has left its bucket and its fact to the client that has waited longest. */
 static void claim_pass(struct state *st, struct claim *claim)
 {
 	struct claim *next;
@@ -227,8 +226,7 @@ static void claim_give_up(struct state *st, struct claim *claim)
 {
 	if (!claim->notice) {
 		list_del(&claim->link);
-		if (claim->fact != CATALOG_NONE) /* before the claim is passed on: two clients never
-						    have one name */
+		if (claim->fact != CATALOG_NONE) /* first: two clients must never have one name */
 			survive_claim_ended(&st->catalog, claim->fact);
 		claim_pass(st, claim);
 	}
@@ -290,7 +288,7 @@ bool claims_go(struct common *common, unsigned n)
 	return !list_empty(&common->claims_over);
 }
 
-/* ---- those that a former daemon granted ----------------------------------------------------- */
+/* ---- claims that a former daemon granted ---------------------------------------------------- */
 
 static int claim_adopt(struct state *st, const struct claim_fact *fact, uint32_t index,
 		       const struct name_key *name, uint32_t hash)

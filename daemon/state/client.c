@@ -4,7 +4,7 @@
  *
  * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
  * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
- * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
+ * The mapping ends with the process, whether that exits, is killed or calls exec, and it ends
  * before the process's descriptors do. A client that lies about this harms only itself:
  * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
  */
@@ -27,8 +27,8 @@
 #include "util/fault.h"
 #include "util/fd.h"
 
-/* The file system of memfds. Memfds on huge pages are on another one, and could fault for want of a
- * page. */
+/* The file system of memfds. Memfds of huge pages are on another one; using them could fault when
+ * no page is free. */
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
 void client_init(struct client *c, struct common *sh, const struct client_identity *who)
@@ -96,7 +96,7 @@ static const char *ledger_check(int fd, uint64_t size, bool adopted)
 	uint64_t blocks;
 	int have;
 
-	/* first, since a file system of the client's own need not answer other calls */
+	/* comes first, since a file system of the client's own may never answer other calls */
 	have = fcntl(fd, F_GET_SEALS);
 	if (have < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
 		return "the ledger is not a memfd";
@@ -104,7 +104,7 @@ static const char *ledger_check(int fd, uint64_t size, bool adopted)
 		return "the ledger is not a memfd of ordinary pages";
 	if ((have & LEDGER_SEALS) != LEDGER_SEALS)
 		return "the ledger is not sealed against shrinking, growing and new writers";
-	/* A client may add this seal later. That must not keep the next daemon from adopting it. */
+	/* A client may add this seal later, and the next daemon must still adopt the client. */
 	if ((have & F_SEAL_SEAL && !adopted) || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
 		return "the ledger is sealed against sealing, or its descriptor is not for writing";
 	if ((uint64_t)st.st_size != size)
@@ -265,7 +265,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 	c->ledger_fd = take_fd(ledger_fd);
 	c->index = index;
 	c->generation = fact->generation;
-	c->published = true; /* unknown, so assumed */
+	c->published = true; /* not known, so assume the worst */
 	list_add_tail(&st->common->ledgers, &c->ledger_link);
 	st->served[index] = c;
 	if (!served)
@@ -326,8 +326,8 @@ void client_drop_ledger(struct client *c, struct state *st)
 /*
  * False: all words of the page of @word are zeros. A page that was never written is not read
  * through the mapping, whatever `touched` says, since that would allocate it for us. Pages cannot
- * go again: LEDGER_SEALS. Looking for the page with SEEK_DATA would wait for locks that the client
- * can hold for as long as it likes: that of its file's position, and that of the inode.
+ * go again: LEDGER_SEALS. SEEK_DATA could look for the page, but waits for the locks of the file
+ * position and of the inode, which the client can hold for as long as it likes.
  *
  * ORDER: pread() comes after T1 with a full barrier, as a load of the word would.
  */

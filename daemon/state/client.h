@@ -17,7 +17,7 @@ enum {
 	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
 };
 
-enum { SMALL_EMPTY = 12 }; /* 64 KiB are 1,024 units, a number of 11 bits */
+enum { SMALL_EMPTY = 12 }; /* 64 KiB are 1,024 units, and 1,024 has 11 bits */
 
 struct client {
 	uint64_t id; /* never used twice */
@@ -35,7 +35,7 @@ struct client {
 	uint64_t ledger_inode;	 /* of the memfd: no two clients have the same */
 	struct list ledger_link; /* in common.ledgers */
 	bool ended;		 /* takes no more leases */
-	bool states;		 /* may state the versions of what it publishes */
+	bool states;		 /* it may choose the versions that it publishes: a mirror */
 
 	/* holding.c, lease.c: */
 	struct list holdings; /* of struct holding, by client_link */
@@ -53,9 +53,8 @@ struct client {
 	struct list doubted; /* of struct tensor, by link: drafts that the client may not know of */
 	struct list prefetching; /* in state.prefetching while there are any */
 	uint32_t drafts;	 /* how many drafts, including those being made, and members */
-	uint32_t members;    /* of these: members of groups that are not published, which have names
-				already */
-	uint32_t draft_head; /* a slot in the circular list of its drafts, or CATALOG_NONE */
+	uint32_t members;	 /* of these, members of unpublished groups, with names */
+	uint32_t draft_head;	 /* a slot in the circular list of its drafts, or CATALOG_NONE */
 
 	/* client.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */
@@ -104,7 +103,7 @@ struct client {
 		int error; /* why it fails; group_end() reports it */
 		const char *why;
 	} group;
-	char why[TENSOR_NAME_MAX + 160]; /* publish.c: a version was refused */
+	char why[TENSOR_NAME_MAX + 160]; /* publish.c: why a version was refused */
 
 	/* client_end.c: how far its end has come. */
 	struct {
@@ -146,7 +145,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 int client_adopt(struct client *c, struct state *st, uint32_t index, const struct client_fact *fact,
 		 int *ledger_fd, bool served);
 
-/* Gets of @c that found nothing, as its ledger says; 0 if that is not mapped. */
+/* The number of gets of @c that found nothing, from its ledger; 0 if that is not mapped. */
 uint64_t client_missed(const struct client *c);
 /* D1: @c takes no more leases, but keeps those that it has. */
 void client_end_leases(struct client *c, struct state *st);
@@ -159,8 +158,7 @@ void client_end_leases(struct client *c, struct state *st);
 bool ledger_is_mapped(int fd_peek);
 void client_unmap_ledger(struct client *c);
 void client_map_ledger(struct client *c);
-/* Makes the leases of @c count for nothing. The caller handles the rows that were parked there
- * (lease_rescan()). */
+/* Makes the leases of @c count for nothing. Then call lease_rescan() for the rows parked at @c. */
 void client_drop_ledger(struct client *c, struct state *st);
 
 /* The number of leases on @slot that the ledger of @c counts, whatever state the slot is in. */
@@ -237,7 +235,7 @@ struct holding {
 	struct list client_link;      /* in client.holdings */
 	struct client *client;	      /* NULL: it has ended */
 	uint32_t segment, generation; /* CATALOG_NONE: tensors without a segment */
-	uint32_t rows;		      /* RETIRED rows that stand here: their tensor.at is this */
+	uint32_t rows;		      /* RETIRED rows that stand here: tensor.at points to this */
 };
 
 /* Makes @c a holder of @seg (NULL: of tensors without a segment). Does nothing if it is one
@@ -246,8 +244,8 @@ int holding_make(struct state *st, struct client *c, struct segment *seg);
 /* Like holding_make(), for a holding that a ledger shows at adoption. Charges it by
  * account_adopt_stated(). */
 int holding_adopt(struct state *st, struct client *c, struct segment *seg);
-/* Ends *@budget holdings of @c. Rows that stand at them stay there until they move on. True: @c
- * holds nothing any more. */
+/* Ends *@budget holdings of @c. Rows that stand at them stay there until they move on. True: @c has
+ * no more holdings. */
 bool holdings_leave(struct state *st, struct client *c, unsigned *budget);
 /* Frees at most @most holdings of segments that have ended. True: there are more. */
 bool holdings_bury(struct common *sh, unsigned most);
@@ -290,6 +288,6 @@ enum client_left client_end_step(struct client *c, struct state *st, unsigned bu
  * client_end_step().
  */
 void client_looked(struct client *c, bool mapped);
-/* Ends @c at once, without looking at its ledger's mappings. With @reuse everything is given back.
- * Without it, at the daemon's end, nothing is used again. @c may be half made. */
+/* Ends @c at once, without checking who maps its ledger. With @reuse its memory is given back for
+ * reuse; without, at the daemon's end, nothing is reused. @c may be half made. */
 void client_deinit(struct client *c, struct state *st, bool reuse);

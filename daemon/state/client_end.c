@@ -3,8 +3,8 @@
  * The end of a connection. Death order: the group that it is publishing; its imports, tensors and
  * exports on devices; the tensors bound to it; its ledger, its drafts, its segments, its account.
  *
- * The process behind it may still use what it held, since it may have closed the socket itself, or
- * we dropped it. So nothing is given back before nobody maps its ledger any more
+ * The process may live on and still use what the client held, if it closed the socket itself, or if
+ * we dropped the connection. So nothing is given back while a process maps its ledger
  * (ledger_is_mapped()).
  *
  * Each part of the end is a list that gets shorter by whole entries, or a cursor in the ledger. So
@@ -26,10 +26,10 @@
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 
-/* How many looks at words of the ledger count as one look at a row. */
+/* So many reads of the ledger's words cost as much as one look at a row. */
 enum { WORDS_PER_LOOK = 16 };
 
-/* ---- steps; each returns whether it has come to its end ------------------------------------- */
+/* ---- steps; each returns true when it is complete -------------------------------------------- */
 
 static bool drafts_leave(struct client *c, struct state *st, unsigned *budget)
 {
@@ -77,7 +77,7 @@ static void ledger_leave(struct client *c, struct state *st)
 {
 	if (st->served[c->index] == c)
 		client_drop_ledger(c, st);
-	lease_rescan(st, c); /* it holds nothing any more */
+	lease_rescan(st, c); /* its parked rows are free to go on */
 }
 
 /* Ends everything that ends with the connection, even if its process lives on. */

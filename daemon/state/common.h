@@ -17,30 +17,29 @@ struct common {
 	struct closer closer; /* for sockets of clients, and descriptors that they sent */
 	struct segment_store store;
 	struct device_table devices;
-	struct list ledgers;  /* of struct client, by ledger_link: clients with a ledger */
-	struct list notified; /* of struct client: with notices that serve/ has not looked at yet */
+	struct list ledgers;	 /* of struct client, by ledger_link: clients with a ledger */
+	struct list notified;	 /* of struct client: their notices are new to serve/ */
 	struct list claims_over; /* of struct claim: waits whose names were published */
 	struct list changed;	 /* of struct segments: their numbers are to be published */
-	/* namespaces with work of that kind: */
+	/* Namespaces with such work to do: */
 	struct list graves;    /* of struct segments, by burying: holdings to be freed */
 	struct list waking;    /* of struct catalog, by waker: sleepers to be woken */
 	struct list streaming; /* of struct state, by streaming: ends in streams that wait */
-	struct heap expiring;  /* of struct lifetimes, by next: when something is due there */
+	struct heap expiring;  /* of struct lifetimes, by next: the time of their next work */
 	/* The highest version when our instance began, and when that was; see version_limit(). */
 	uint64_t versions_known, versions_since;
 	uint64_t next_client_id;
-	uint64_t versions;    /* new catalogs begin above it: no former daemon gave out a higher
-				 version */
-	uint64_t space_freed; /* counts changes that may let a waiting create succeed */
-	uint64_t warm_ns;     /* how long segments are kept warm */
-	const char *capacity_option; /* what sets the daemon's capacity, for error texts */
-	uint32_t uid;		     /* ours */
+	uint64_t versions;	     /* new catalogs begin above the highest former one */
+	uint64_t space_freed;	     /* counts changes that may let a waiting create succeed */
+	uint64_t warm_ns;	     /* how long segments are kept warm */
+	const char *capacity_option; /* the option that sets the capacity, for error texts */
+	uint32_t uid;		     /* the daemon's user */
 	struct keeper_link *keeper; /* keeps descriptors for the next daemon; NULL: there is none */
 };
 
 struct common_limits {
 	const struct share_rule *rules; /* lent */
-	const char *capacity_option;	/* what sets the capacity; NULL: --capacity */
+	const char *capacity_option;	/* the option that sets the capacity; NULL: --capacity */
 	unsigned rule_count;
 	uint64_t capacity;
 	uint32_t max_tensors; /* the highest of all namespaces */

@@ -36,7 +36,7 @@ static void placed_note(struct state *st, struct client *c, uint32_t slot, struc
 	st->tensors[slot].freed = n;
 }
 
-/* Takes a slot, its name and its reservations. None of it is visible. */
+/* Takes a slot, its name and its reservations. Clients see none of it yet. */
 static int row_new(struct state *st, struct client *c, const struct tensor_description *d,
 		   uint32_t *slot, uint32_t *name)
 {
@@ -238,7 +238,7 @@ static void lose(struct state *st, struct account *a, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	const struct account *owner = st->tensors[slot].account;
-	unsigned wakes = 0; /* a producer that ends may lose many */
+	unsigned wakes = 0; /* a producer that ends may lose many: wake later */
 	bool full;
 
 	if (atomic_load(&row->progress) == ROW_LOST)

@@ -91,7 +91,7 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 	slots_add(st, &c->draft_head, slot);
 	t->doubted = true;
 	t->prefetch = catalog_row_fact(&st->catalog, slot)->ring_sum;
-	if (t->prefetch) /* may be taken back before RESUMED, since its client may be idle */
+	if (t->prefetch) /* an idle client sends no RESUMED: the draft may be taken back before */
 		prefetched_add(st, c, t);
 	else
 		list_add_tail(&c->doubted, &t->link);
@@ -100,7 +100,7 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 }
 
 /* Takes the draft back if the client's ledger does not count it. Members of a group are given up at
- * once. No client commits them: the draft of the group's memory stands for them. */
+ * once, since no client commits them: it commits the draft that is the group's memory. */
 static void doubt(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -116,8 +116,8 @@ static void doubt(struct state *st, struct client *c, uint32_t slot)
 	prefetch_try_back(st, c, slot);
 }
 
-/* The first draft of @c that may be taken back, if a former daemon granted it; else NULL. Those
- * come before ours. */
+/* The first draft of @c that may be taken back, if a former daemon granted it; else NULL. Drafts of
+ * a former daemon come first in the list. */
 static struct tensor *prefetched_doubted(const struct client *c)
 {
 	struct tensor *t;
@@ -147,8 +147,8 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned budget)
 	return !list_empty(&c->doubted) || prefetched_doubted(c);
 }
 
-/* If drafts have gone since @left was counted, this looks at some twice. The memory of a group is
- * left for ABORT to give up. */
+/* If drafts have ended since @left was counted, some are looked at twice, which does no harm. The
+ * memory of a group is not given up here, but by ABORT. */
 bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget)
 {
 	for (; *budget && *left && c->draft_head != CATALOG_NONE; --*budget, --*left) {

@@ -10,7 +10,7 @@
 
 enum { EXPIRE_BATCH = 64 };
 
-/* Charges the steps to the account of the tensor's publisher. Without memory for that account the
+/* Unnames the tensor, in the steps of its publisher's account. Without memory for that account the
  * tensor stays, and is tried again later. */
 static void unname(struct state *st, uint32_t slot)
 {
@@ -77,8 +77,8 @@ bool expire_segment(struct state *st, struct segment *seg, unsigned budget)
  */
 
 enum {
-	LOOKS = 32,	  /* at tensors, by one call; lease_look() bounds each of them */
-	SHARERS_MAX = 32, /* looked at in one extent */
+	LOOKS = 32,	  /* tensors that one call looks at; lease_look() bounds each look */
+	SHARERS_MAX = 32, /* tensors of one extent that are looked at */
 };
 
 #define PAUSE_MIN_NS (10 * NS_PER_MS)
@@ -105,7 +105,7 @@ static bool extent_is_evictable(const struct state *st, uint32_t slot)
 	return true;
 }
 
-/* Puts the last use into *@use. False: the tensor cannot be given up now. */
+/* Stores the tensor's last use in *@use. False: the tensor cannot be given up now. */
 static bool look(struct state *st, struct lifetime *life, uint64_t *use)
 {
 	uint64_t now = ledger_clock((uint64_t)now_mono_coarse_ns()), got;
@@ -160,7 +160,7 @@ static bool try_idle(struct state *st, struct lifetime *life)
 	return false;
 }
 
-/* The first busy tensor that no evict_one() after number @since has looked at, or NULL. */
+/* The first busy tensor that has not been looked at since evict_one() number @since, or NULL. */
 static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 {
 	struct lifetime *life;
@@ -171,7 +171,7 @@ static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 	return life->looked > since ? NULL : life;
 }
 
-/* True if all idle tensors of the set were used too lately. Their keys are lower bounds. */
+/* True if all idle tensors of the set were used too recently. Their keys are lower bounds. */
 static bool idle_stay(const struct evictables *set, const struct eviction *e)
 {
 	return e->before && set->idle.top->key >= e->before;
@@ -267,7 +267,7 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_NONE;
 	if (!goes_on && now_mono_ns() < eviction->rest)
 		return EVICTED_NONE;
-	if (!goes_on) { /* one more, since a tensor may turn out to be used later than was known */
+	if (!goes_on) { /* + 1: one look may find that a tensor was used later than was known */
 		eviction->left = candidates(st, c, device, own) + 1;
 		eviction->since = st->lifetimes.looks;
 		eviction->only_own = own;
@@ -283,7 +283,7 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		st->lifetimes.pause_ns = 0;
 		return EVICTED_ONE;
 	}
-	if (budget || eviction->left <= LOOKS) { /* all were looked at, now or in former calls */
+	if (budget || eviction->left <= LOOKS) { /* all were looked at, now or in earlier calls */
 		if (goes_on)
 			eviction->rest = now_mono_ns() + pause_of(st);
 		eviction->left = 0;
@@ -293,7 +293,7 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 	return EVICTED_LATER;
 }
 
-/* Older deadlines come first, also those of other namespaces. */
+/* Uses the heap of deadlines, so that older deadlines, also of other namespaces, come first. */
 void evict_continue(struct state *st)
 {
 	int64_t now = now_mono_ns();

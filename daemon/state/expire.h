@@ -4,8 +4,8 @@
 
 #include "daemon/state/lifetime.h"
 
-/* Ends a few tensors whose lifetime is over. lifetime_due() tells when to call again. @now: of the
- * monotonic clock. */
+/* Ends a few tensors whose lifetime is over. lifetime_due() tells when to call again. @now is a
+ * time of the monotonic clock. */
 void expire_step(struct state *st, int64_t now);
 /* Ends tensors that are bound to the connection of @c, as by DELETE, and looks at up to *@budget
  * rows. True: that was all. */
@@ -16,21 +16,20 @@ bool expire_segment(struct state *st, struct segment *seg, unsigned budget);
 
 /* Eviction: gives up evictable tensors that nobody holds, least recently used first. */
 
-/* A request for space, from its first failure to its last. */
+/* The state of evictions for one request for space, kept while the request is repeated. */
 struct eviction {
-	uint64_t left;	 /* tensors still to look at before all count as held; 0: none yet */
-	uint64_t since;	 /* what lifetimes.looks was before the first of them was looked at */
-	bool only_own;	 /* those of others would not help */
-	uint64_t before; /* what was used then or later stays, as a key of evictables.idle; 0:
-			    nothing does */
-	int64_t rest; /* if it took several calls, no new ones begin before that time: requests that
-			 wait wake each other */
+	uint64_t left;	 /* tensors to look at before all count as held; 0: not begun */
+	uint64_t since;	 /* lifetimes.looks before the first of these looks */
+	bool only_own;	 /* tensors of other users would not help */
+	uint64_t before; /* tensors used since then stay (as a key of evictables.idle); or 0 */
+	int64_t rest;	 /* after a search of several calls, none begins before this time: waiting
+			    requests wake each other */
 };
 
 enum evicted {
-	EVICTED_NONE,  /* all that could be given up for @c are held */
-	EVICTED_ONE,   /* one was given up: the request may succeed now */
-	EVICTED_LATER, /* those looked at are held, but there are more */
+	EVICTED_NONE,  /* all tensors that could be given up for @c are held */
+	EVICTED_ONE,   /* a tensor was given up: the request may succeed now */
+	EVICTED_LATER, /* the tensors looked at are held, but there are more */
 };
 
 /* Makes space for @c on @device (NULL: in shared memory) by giving up one tensor: first one of its

@@ -81,7 +81,7 @@ static void parts_close(struct segment *seg)
 	}
 }
 
-/* Closes the parts of a segment, up to WIRE_PARTS_MAX, in turns of the user charged for them. */
+/* Closes the parts of a segment in turns of the user charged, since there may be thousands. */
 static void parts_end(struct segment *seg)
 {
 	const struct segments *segments = seg->segments;

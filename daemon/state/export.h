@@ -35,13 +35,12 @@ int export_end(struct state *st, struct client *c, const struct wire_segment_ref
 /* The segment that @c exported and has not ended, or NULL. */
 struct segment *export_find(const struct state *st, const struct client *c, uint32_t index,
 			    uint32_t generation);
-/* To be called when a tensor in the segment has been reclaimed: @freed is due now. It is NULL if
+/* To be called when a tensor in the segment has been reclaimed. Makes @freed due, which is NULL if
  * the producer has ended. */
 void export_extent_left(struct state *st, struct segment *seg, struct notice *freed);
 /* Ends an adopted segment if it is empty. Its producer ended with a former daemon. */
 void export_adopted(struct state *st, struct segment *seg);
-/* Closes some parts of segments that have ended, for that account of the daemon. True: there are
- * more. */
+/* Closes some parts of ended segments that are charged to that account. True: there are more. */
 bool parts_go(struct account *account);
 /* The producer's connection has ended: marks *@budget of its exports to end once they are empty.
  * True: it has no more. */

@@ -8,7 +8,7 @@
 #include "proto/wire.h"
 #include "util/clock.h"
 
-/* The class of a segment that may have @units free units in a row: the index of its list. */
+/* The index of the list (class) for a segment that may have @units free units in a row. */
 static unsigned class_of(uint32_t units)
 {
 	unsigned bits = units ? 32 - (unsigned)__builtin_clz(units) : 0;

@@ -38,13 +38,13 @@ enum {
 	FACTS_ARRAYS
 };
 
-/* The ring that has, or had last, this index. It is stored before a row belongs to the ring. */
+/* The ring that has this index, or had it last. Stored before a row belongs to the ring. */
 struct ring_fact {
 	uint32_t generation;
-	/* of its producer's word in the catalog; a stream's depth and mode */
+	/* index and generation of its producer's word; for a stream: depth and mode */
 	uint32_t owner, owner_generation;
 	uint32_t uid, pid; /* the producer's */
-	uint32_t sum;	   /* of these, ring_fact_sum(); 0: it has no page any more */
+	uint32_t sum;	   /* of these, ring_fact_sum(); 0: the page has ended */
 };
 
 struct facts_header {
@@ -60,7 +60,7 @@ struct facts_header {
 	char name[TENSOR_NAMESPACE_MAX + 1]; /* of the namespace; empty until that is made */
 	uint32_t uid, gid;		     /* its owner when it was made */
 	uint32_t sum;			     /* of these three; 0: the namespace is being made */
-	uint32_t made;			     /* by the template: @gid is its owner's own group */
+	uint32_t made; /* 1: made by the template, and `gid` is the owner's group */
 	struct ring_fact rings[CATALOG_RINGS];
 };
 
@@ -76,12 +76,12 @@ struct row_fact {
 
 /* A live segment, in shared memory or of CUDA_VMM. */
 struct segment_fact {
-	uint64_t key; /* of its object; 0: it is on a device */
+	uint64_t key; /* its object's key; 0: it is on a device */
 	uint32_t uid; /* the user charged for it */
 	uint32_t small;
 	uint32_t parts; /* on a device: how many descriptors open it */
 	uint32_t held;	/* on a device: a further descriptor keeps the device open */
-	uint32_t once;	/* it is not used again */
+	uint32_t once;	/* it is never reused */
 	uint32_t sum;	/* of these and its entry, sum_of_segment() */
 };
 
@@ -117,7 +117,7 @@ struct handover_fact {
 	uint32_t reserved;
 };
 
-/* Waits, with claims and handovers, for each client that may connect. */
+/* The space for waits, claims and handovers, for each client that may connect. */
 enum { WAITS_PER_CLIENT = 4 };
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)

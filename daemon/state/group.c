@@ -2,14 +2,14 @@
 /*
  * Groups; see publish.h. Each name is pointed at its member, which is a DRAFT and remembers the
  * name's former tensor. The name means that tensor until `groups` of the header is raised, which
- * publishes all members. Then they become LIVE one by one. A namespace points the names of one
- * group at a time, since one word says whether it is published. A client that waits for another's
- * group does the work itself, in its own turns.
+ * publishes all members. Then they become LIVE one by one. A namespace can point the names of
+ * only one group at a time, since one word says whether that group is published. A client that
+ * waits for another's group does its work, in its own turns.
  *
- * After a stop between two steps there may be a DRAFT that a name points at. If the `group` of its
- * entry is `groups`, the name means `former`. If not, the group is published, and the DRAFT is to
- * become LIVE. A DRAFT that no name points at was never published. If a member is LIVE, and no name
- * means its `former`, that tensor is still to be retired.
+ * If a daemon stops between two steps, it may leave a DRAFT that a name points at. If the `group`
+ * of its entry is `groups`, the name means `former`. If not, the group is published, and the DRAFT
+ * is to become LIVE. A DRAFT that no name points at was never published. If a member is LIVE, and
+ * no name means its `former`, that tensor is still to be retired.
  *
  * Meanwhile others may publish or delete under a name that points at a member (publish.c): this
  * changes the `former` of the member. If the group's user may not replace the new tensor, the group
@@ -49,7 +49,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 	if (!draft_find(st, c, ref, &leader))
 		return STATE_E_STALE;
 	if (group_was_published(st, c, ref)) {
-		tensor_abort(st, c, ref); /* its members own the memory */
+		tensor_abort(st, c, ref); /* its members keep the memory */
 		return 0;
 	}
 	c->group.phase = GROUP_COLLECTS;
@@ -70,7 +70,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 	return 0;
 }
 
-/* ---- steps; each returns whether its phase may go on ---------------------------------------- */
+/* ---- steps of the phases --------------------------------------------------------------------- */
 
 static void member_collect(struct state *st, struct client *c, uint32_t slot)
 {
@@ -90,7 +90,7 @@ static void collects(struct state *st, struct client *c, unsigned *budget)
 {
 	for (; *budget && c->group.phase == GROUP_COLLECTS; --*budget) {
 		if (c->group.next != c->group.leader && st->tensors[c->group.next].doubted) {
-			c->group.next = st->tensors[c->group.next].sibling; /* a former daemon's */
+			c->group.next = st->tensors[c->group.next].sibling; /* adopted */
 			continue;
 		}
 		if ((c->group.next == c->group.leader) != (c->group.at == c->group.count)) {
@@ -104,7 +104,7 @@ static void collects(struct state *st, struct client *c, unsigned *budget)
 	}
 }
 
-/* All names point at their members: makes the names mean them. */
+/* P3: all names point at their members, and now mean them. */
 static void publish(struct state *st, struct client *c)
 {
 	atomic_fetch_add(&st->catalog.header->groups, 1);
@@ -172,7 +172,7 @@ static void finishes(struct state *st, struct client *c, unsigned *budget)
 	}
 	if (c->group.at < c->group.count)
 		return;
-	/* only the memory, which the members share, is left of the group */
+	/* the former draft is now only the memory that the members share */
 	st->tensors[c->group.leader].group = false;
 	c->group.phase = GROUP_PUBLISHED;
 }
@@ -250,7 +250,7 @@ bool group_leave(struct state *st, struct client *c, unsigned *budget)
 			group_fail(c, STATE_E_STALE, NULL);
 		else if (c->group.phase == GROUP_COLLECTS || c->group.phase == GROUP_POINTS ||
 			 (c->group.phase == GROUP_ABORTS && c->group.error))
-			group_end(c); /* its drafts are given back like any others */
+			group_end(c); /* its drafts are given back like all others */
 		else
 			phase_go(st, c, budget);
 	}

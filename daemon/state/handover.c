@@ -21,7 +21,7 @@ static struct handover *handover_find(const struct state *st, uint32_t slot, uin
 	return h;
 }
 
-/* Makes a handover that the tensor does not know yet. */
+/* Makes a handover that is not in its tensor's list yet. */
 static struct handover *handover_alloc(struct client *c, uint64_t ref, uint64_t id)
 {
 	struct handover *h = fault("handover") ? NULL : calloc(1, sizeof(*h));
@@ -55,7 +55,7 @@ static void handover_end(struct state *st, struct handover *h)
 	heap_remove(&st->lifetimes.handovers, &h->expiry);
 	lifetime_schedule(st);
 	lease_unhand(st, h);
-	if (h->fact != CATALOG_NONE) { /* before the tensor goes */
+	if (h->fact != CATALOG_NONE) { /* before the tensor can end */
 		survive_handover_ended(&st->catalog, h->fact);
 		catalog_give(&st->catalog.handovers, h->fact);
 	}
@@ -84,7 +84,7 @@ int handover_new(struct state *st, struct client *c, const struct handover_reque
 		return STATE_E_STALE;
 	h = handover_find(st, ref_slot(rq->ref), rq->id);
 	if (h)
-		return 0; /* asked for again after a restart */
+		return 0; /* a request repeated after a restart */
 	if (c->handovers >= CLIENT_HANDOVERS_MAX)
 		return STATE_E_HANDOVERS;
 	h = handover_alloc(c, rq->ref, rq->id);

@@ -105,17 +105,16 @@ bool holdings_bury(struct common *sh, unsigned most)
 
 	for (; most && !list_empty(&sh->graves); most--) {
 		segments = list_first_entry(&sh->graves, struct segments, burying);
-		if (list_empty(&segments->graves)) { /* clients may end before their holdings are
-						      buried */
+		if (list_empty(&segments->graves)) { /* they may have ended with clients */
 			list_del(&segments->burying);
 			continue;
 		}
 		h = list_first_entry(&segments->graves, struct holding, segment_link);
-		h->rows = 0; /* nothing stands in an ended segment, except at the daemon's end */
+		h->rows = 0; /* no row stands in an ended segment, except at the daemon's end */
 		if (h->client)
 			holding_forget(container_of(segments, struct state, segments), h);
 		holding_end(h);
-		list_del(&segments->burying); /* behind the other namespaces */
+		list_del(&segments->burying); /* take turns with other namespaces */
 		list_add_tail(&sh->graves, &segments->burying);
 	}
 	return !list_empty(&sh->graves);

@@ -36,7 +36,7 @@
 
 /* A tensor that more clients than this have mapped counts as held when space is wanted. */
 enum { LOOKS_TO_EVICT = 256 };
-enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
+enum { LOOKS_AT_ONCE = 8 }; /* reads of ledgers by one retire or RELEASED; steps do the rest */
 
 /* A client that gets a tensor without bytes maps nothing, even if the row shares an extent with
  * others. */
@@ -96,8 +96,8 @@ bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 	return false;
 }
 
-/* A client that gets the tensor between T1 and the word's return to LIVE reads `current` again and
- * again until it is LIVE. A client that releases it then sends a RELEASED that means nothing. */
+/* A client that tries to get the tensor between T1 and the word's return to LIVE retries until it
+ * is LIVE. A client that releases it meanwhile sends a RELEASED, which is ignored. */
 bool lease_retire_unheld(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -119,7 +119,7 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot)
 	lease_done(st, slot);
 }
 
-/* Makes the row stand at @at, or reclaims it if that is the end of the list. */
+/* Makes the row stand at the holding @at, or reclaims the row if @at is the end of the list. */
 static void stand(struct state *st, uint32_t slot, struct list *at)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -145,7 +145,7 @@ static bool walk(struct state *st, uint32_t slot, unsigned *budget)
 		--*budget;
 		if (t->at->client && client_leases_on(t->at->client, slot)) {
 			list_add_tail(&t->at->client->parked, &t->link);
-			if (!ring_keeps(st, slot)) /* else its producer keeps the row */
+			if (!ring_keeps(st, slot)) /* else the row stays charged to its producer */
 				tensor_charge_to(st, slot, t->at->client->account);
 			return true;
 		}
@@ -164,7 +164,7 @@ static void account_steps(struct state *st, struct account *a)
 	account_due(a, ACCOUNT_STEPS);
 }
 
-/* Walks on behalf of @a, whose steps do the rest. */
+/* Begins or continues the walk on behalf of @a, whose steps do the rest. */
 static void walk_for(struct state *st, struct account *a, uint32_t slot)
 {
 	unsigned budget = LOOKS_AT_ONCE;
@@ -175,7 +175,7 @@ static void walk_for(struct state *st, struct account *a, uint32_t slot)
 	account_steps(st, a);
 }
 
-/* Charges a RETIRED row to whoever has handed it on. */
+/* Charges a RETIRED row to the client that has handed it on. */
 static void charge_handed(struct state *st, uint32_t slot)
 {
 	if (!ring_keeps(st, slot))

@@ -18,7 +18,7 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot);
  * @now and *@used are times of ledger_clock(). */
 bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used);
 /* Ends the walk of a RETIRED row that is to be LIVE again, and charges the row to the account of
- * @c. No client can have found the row, but a slow one may count it for a moment. False: @c, its
+ * @c. No client can have got the row, but a slow one may count it for a moment. False: @c, its
  * producer, does not hold it. */
 bool lease_revive(struct state *st, const struct client *c, uint32_t slot);
 /* Handles the report of @c that it has given up its last lease on @ref. */
@@ -36,15 +36,15 @@ struct handover {
 	struct handover *next;	 /* of the same tensor */
 	struct list of_client;	 /* in client.handed */
 	struct heap_node expiry; /* in lifetimes.handovers, unless it is for ever */
-	struct client *client;	 /* who has handed it on */
+	struct client *client;	 /* the client that has handed it on */
 	uint64_t id;
 	uint32_t slot;
 	uint32_t fact; /* CATALOG_NONE: there are no facts */
 	struct charge charge;
 };
 
-/* Adds the handover to its tensor, which is LIVE or RETIRED; takes it away. After the latter,
- * lease_walk_again() is due. */
+/* Add the handover to its tensor, which is LIVE or RETIRED, and take it away again. After
+ * lease_unhand(), call lease_walk_again(). */
 void lease_hand(struct state *st, struct handover *h);
 void lease_unhand(struct state *st, struct handover *h);
 /* T2 begins anew, in the steps of @a, if the tensor is RETIRED and not handed on: a client that the

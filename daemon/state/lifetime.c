@@ -13,7 +13,7 @@
 
 /* If a client used more pages of its ledger than this, only this many are read. */
 enum { REMEMBER_PAGES = 64 };
-enum { REMEMBER_SLOTS = 16 }; /* at a time; divides LEDGER_PAGE_SLOTS */
+enum { REMEMBER_SLOTS = 16 }; /* slots noted at a time; divides LEDGER_PAGE_SLOTS */
 
 static const struct device *device_of(const struct segment *seg)
 {
@@ -89,7 +89,7 @@ void lifetime_unreserve(struct evictables *set)
 	set_free_if_empty(set);
 }
 
-/* Sets when the tensor expires; @when is 0 if it does not any more. */
+/* Sets when the tensor expires. @when 0: never. */
 static void expires(struct state *st, struct lifetime *life, uint64_t when)
 {
 	heap_remove(&st->lifetimes.expiring, &life->expiry);
@@ -111,7 +111,7 @@ static void begin(struct state *st, struct client *c, uint32_t slot, uint64_t us
 	struct lifetime *life = &st->lifetimes.of[slot];
 
 	if (!has_lifetime(row))
-		return; /* most rows have none, and leave their entry's page unused */
+		return; /* most rows have no lifetime, and leave their entry's page unused */
 	*life = (struct lifetime){ 0 };
 	list_init(&life->bound);
 	list_init(&life->busy);

@@ -24,13 +24,13 @@ void lifetime_begin(struct state *st, struct client *c, uint32_t slot);
 void lifetime_go_on(struct state *st, struct client *c, uint32_t slot);
 /* To be called when the row is not LIVE any more. */
 void lifetime_end(struct state *st, uint32_t slot);
-/* The tensor's name means it no more from the next turn on. Its row is LIVE, and in no ring. */
+/* Makes expire_step() unname the tensor in the next turn. Its row must be LIVE, and in no ring. */
 void lifetime_end_soon(struct state *st, uint32_t slot);
 /* To be called when a LIVE row has lost its bytes. */
 void lifetime_lost(struct state *st, uint32_t slot);
 
-/* Notes from the client's ledger when it used evictable tensors, before the ledger goes. Continues
- * at c->end.slot, for about *@budget looks. True: that was the last slot. */
+/* Notes from the client's ledger, before that is dropped, when the client used evictable tensors.
+ * Continues at c->end.slot, for about *@budget looks. True: all is noted. */
 bool lifetime_remember(struct state *st, struct client *c, unsigned *budget);
 
 /* When to call expire_step() next, by the monotonic clock, or DEADLINE_NEVER. */
@@ -42,7 +42,7 @@ void lifetime_schedule(struct state *st);
 struct evictables *lifetime_evictables(const struct state *st, uint32_t uid,
 				       const struct device *device);
 
-/* The time of a publish or a get, as a key of evictables.idle: gets come after commits. */
+/* The time of a commit or a get as a key of evictables.idle. On a tie, gets come after commits. */
 static inline uint64_t use_of_commit(uint64_t clock)
 {
 	return clock << 1;

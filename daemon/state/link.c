@@ -50,8 +50,8 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	row->segment_generation = source->segment_generation;
 }
 
-/* The bytes stay charged to the user that made them. So only that user's names, root's or the
- * daemon's may keep them. */
+/* True if @c may keep the bytes under another name. They stay charged to the user that made them,
+ * so only that user, root and the daemon's user may. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
 	if (!seg || c->uid == st->common->uid || c->uid == 0)
@@ -84,8 +84,8 @@ int link_source(struct state *st, struct client *c, uint64_t ref,
 	return 0;
 }
 
-/* Makes a draft for a second name of @ref. Making space for it may end the ring of @ref, and @ref
- * with it if the client's ledger lies: STATE_E_STALE. */
+/* Makes a draft for a second name of @ref. Making space for it may end the ring of @ref; if the
+ * client's ledger lies, @ref ends too: STATE_E_STALE. */
 static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
 {
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
@@ -98,7 +98,7 @@ static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_
 	while (rings_yield(st, c->account, r, &ended));
 	ring = r ? NULL : st->tensors[ref_slot(ref)].ring;
 	if (ring && ring->client)
-		ring_end(st, c->account, ring); /* else its producer would write over these bytes */
+		ring_end(st, c->account, ring); /* its producer would overwrite the bytes */
 	if (r || ref_is_published(st, ref))
 		return r;
 	tensor_abort(st, c, ref_of(st, *slot));

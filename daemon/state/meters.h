@@ -6,18 +6,18 @@
 
 enum { HISTOGRAM_BUCKETS = 15 };
 
-/* How many times took up to 10 us, 32 us, 100 us, and so on to 100 s; histogram_bound_ns(). */
+/* Counts of durations up to 10 us, 32 us, 100 us, and so on to 100 s; see histogram_bound_ns(). */
 struct histogram {
-	uint64_t counts[HISTOGRAM_BUCKETS + 1]; /* the last one: longer than all bounds */
+	uint64_t counts[HISTOGRAM_BUCKETS + 1]; /* the last one: above all bounds */
 	uint64_t sum_ns;
 };
 
 /* Of one namespace. */
 struct meters {
 	uint64_t bytes;		 /* of the tensors that `commits` of the catalog counts */
-	uint64_t ring_publishes; /* of these tensors: through rings */
+	uint64_t ring_publishes; /* how many of these were published through rings */
 	uint64_t evicted, evicted_bytes;
-	uint64_t missed; /* gets of clients that have gone; the others' are in their ledgers */
+	uint64_t missed; /* by clients that have ended; those of the others are in their ledgers */
 };
 
 static inline uint64_t histogram_bound_ns(unsigned bucket)

@@ -4,7 +4,7 @@
  * we change them, so an entry is complete before it is linked. It is unlinked, then names_unlinked
  * is raised, and only then may its memory become another name. Its text is constant while a row is
  * pinned to it, which is when clients compare it. Its count of changes
- * goes on when another name gets the entry. Loop thread only.
+ * is not reset when another name gets the entry. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -142,7 +142,7 @@ static void bucket_named(const struct names *names, uint64_t bucket)
 	atomic_store(word, *word | (uint64_t)1 << bucket % 64);
 }
 
-/* The bucket of @index. Its hash is computed, since the entry has only part of it. */
+/* The bucket of @index. The hash is computed, because the entry has only a part of it. */
 static uint64_t bucket_number(const struct names *names, uint32_t index)
 {
 	char text[TENSOR_NAME_MAX];
@@ -197,7 +197,7 @@ static void forgotten_remove(struct names *names, uint32_t index)
 		names->info[info->next].prev = info->prev;
 }
 
-/* Takes a name off the forgotten ones. */
+/* Takes a name off the list of forgotten names. */
 static void name_recall(struct names *names, uint32_t index)
 {
 	forgotten_remove(names, index);
@@ -220,7 +220,7 @@ static void name_remove(struct names *names, uint32_t index)
 		assert(next != CATALOG_NONE);
 		link = &catalog_name(names->catalog, next)->next;
 	}
-	/* the next daemon finds the entry unlinked, but not its last version */
+	/* the next daemon cannot find the last version of an unlinked entry */
 	if (name->version + 1 > header->names_floor)
 		atomic_store(&header->names_floor, name->version + 1);
 	atomic_store(link, name->next);
@@ -252,8 +252,8 @@ static _Atomic uint32_t *bucket_end(const struct names *names, _Atomic uint32_t 
 	return link;
 }
 
-/* Frees space in the bucket for one more name of @account, or refuses it. Forgotten names may
- * lengthen a bucket by as many as one user may have there; beyond that the first is removed. */
+/* Makes room in the bucket for one more name of @account, or refuses it. A bucket may have as many
+ * forgotten names as one user may have names there; beyond that the first is removed. */
 static int bucket_admit(struct names *names, _Atomic uint32_t *bucket,
 			const struct account *account)
 {
@@ -325,7 +325,7 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	return end.count;
 }
 
-/* Charges a forgotten name anew. It has its chunks, so those reserved for it are not needed. */
+/* Charges a forgotten name anew. It still has its chunks, so the reserved ones are not needed. */
 static int name_retake(struct names *names, struct account *account, uint32_t index,
 		       uint32_t *chunks)
 {

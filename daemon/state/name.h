@@ -12,7 +12,7 @@ struct name_info {
 	struct account *account; /* charged for it; NULL while the name is forgotten */
 	uint32_t pins;		 /* rows that carry this name */
 	uint32_t uid;		 /* the user who published the current tensor */
-	uint32_t next, prev;	 /* among the forgotten, oldest first */
+	uint32_t next, prev;	 /* in the list of forgotten names, oldest first */
 	uint32_t retired; /* its first RETIRED row, in a circular list, or CATALOG_NONE (lease.c) */
 	uint32_t unwatched; /* the epoch of watches in which no watch covers it (watch.c) */
 	bool forgotten;	    /* no tensor, no pins: only its version is remembered */
@@ -22,7 +22,7 @@ struct names {
 	struct catalog *catalog;
 	struct name_info *info; /* by index */
 	uint32_t oldest, newest;
-	uint32_t chunky; /* no forgotten name older than this one has chunks */
+	uint32_t chunky; /* no older forgotten name than this one has chunks */
 };
 
 int names_init(struct names *names, struct catalog *catalog);
@@ -40,7 +40,7 @@ uint32_t name_find(const struct names *names, const struct name_key *key);
  */
 int name_take(struct names *names, struct account *account, const struct name_key *key,
 	      uint32_t *index, uint32_t *chunks);
-/* Charges the name to @account from now on, since its user publishes there. */
+/* Charges the name to @account from now on, because that user publishes there. */
 void name_own(struct names *names, uint32_t index, struct account *account);
 
 /* Makes sure that @count names can be taken, if need be by forgetting versions of deleted names.
@@ -68,8 +68,8 @@ uint16_t name_text(const struct names *names, uint32_t index, char *text);
 
 /*
  * Notes if the tensor in @slot gives its name another type or shape than another program did, whose
- * tensor is in @former_slot and not old. Perhaps two programs use one name by chance. To be called
- * before @producer becomes the name's. True: it was so.
+ * tensor is in @former_slot and not old. Two programs may be using one name by accident. To be
+ * called before @producer becomes the name's producer. True: that was noted.
  */
 bool name_retyped(struct names *names, uint32_t slot, uint32_t former_slot, uint64_t producer);
 

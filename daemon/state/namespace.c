@@ -14,7 +14,7 @@
 
 enum {
 	MADE_MAX = 64, /* empty ones of the template that are kept */
-	MADE_TRIM = 2, /* excess ones ended whenever one is made */
+	MADE_TRIM = 2, /* how many of these are ended whenever one is made */
 };
 
 void namespaces_init(struct namespaces *all, struct common *common, uint64_t instance)
@@ -46,7 +46,7 @@ void namespaces_deinit(struct namespaces *all)
 {
 	struct namespace *ns;
 
-	/* the default one last: by its catalog the objects of the others are found */
+	/* the default one last: its catalog leads to the objects of the others */
 	while (!list_empty(&all->list)) {
 		ns = list_last_entry(&all->list, struct namespace, link);
 		if (all->count == 1) /* destroys objects that could not be unlinked in time */
@@ -54,7 +54,7 @@ void namespaces_deinit(struct namespaces *all)
 						   &all->instance);
 		namespace_free(all, ns);
 	}
-	shm_object_destroy_instances(all->instance, NAMESPACES_MAX); /* all that is left */
+	shm_object_destroy_instances(all->instance, NAMESPACES_MAX); /* the objects that are left */
 }
 
 static unsigned number_take(struct namespaces *all)
@@ -75,7 +75,7 @@ static void facts_write(struct facts_header *facts, const struct namespace_confi
 	facts->uid = config->uid;
 	facts->gid = config->gid;
 	memcpy(facts->name, config->name, sizeof(facts->name));
-	atomic_signal_fence(memory_order_seq_cst); /* they count once they are whole */
+	atomic_signal_fence(memory_order_seq_cst); /* last: the sum makes it valid */
 	*(volatile uint32_t *)&facts->sum = facts_header_sum(facts);
 }
 
@@ -92,7 +92,7 @@ static void namespace_add(struct namespaces *all, struct namespace *ns,
 {
 	ns->config = *config;
 	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
-		ns->state.accounts.owner = config->uid; /* its only publisher may have everything */
+		ns->state.accounts.owner = config->uid; /* the only publisher has no maximum */
 	versions_raise(all->common, ns->state.catalog.header->names_floor);
 	survive_publish(all->common, &ns->state.catalog);
 	list_add_tail(&all->list, &ns->link);
@@ -224,8 +224,8 @@ bool namespace_is_of_user(const char *name, uint32_t *uid)
 	return !strcmp(name, canonical);
 }
 
-/* Makes the namespace of @who's own, if @name is its name. Its group is that of the process, as for
- * a new file: looking up the user's group might hold up the loop. */
+/* Makes @who's own namespace, if @name is its name. It gets the group of the process, like a new
+ * file, because looking up the user's group might hold up the loop. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
 {

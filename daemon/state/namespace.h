@@ -21,7 +21,7 @@ struct namespace_config {
 	char name[TENSOR_NAMESPACE_MAX + 1];
 	uint32_t uid, gid; /* owner and group */
 	unsigned mode; /* as a directory's: r allows gets, w allows publishing; x means nothing */
-	bool mirror;   /* its owner may state versions, which are another host's */
+	bool mirror;   /* its owner may choose versions: those of another host */
 	struct state_limits limits;
 };
 
@@ -31,7 +31,7 @@ struct namespace
 	struct state state;
 	struct namespace_config config;
 	unsigned clients; /* connections in it, including orphans */
-	bool made; /* from the template: it ends when it is empty and there are too many of these */
+	bool made; /* by the template: it ends when it is empty and there are many of these */
 };
 
 struct namespaces {
@@ -68,7 +68,7 @@ struct namespace *namespace_named(const struct namespaces *all, const char *name
 /*
  * Finds the namespace @name, and the rights of @who there. The empty name means the default
  * namespace. A user's namespace is made from the template. Returns STATE_E_NOT_FOUND if there is
- * none that @who may read, so that @who learns nothing about others; or fails as namespace_new().
+ * none, or if @who may not read it, to hide that it exists; or fails as namespace_new() does.
  */
 int namespace_find(struct namespaces *all, const char *name, size_t len,
 		   const struct namespace_user *who, struct namespace **out, unsigned *rights);
@@ -77,14 +77,14 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
 
-/* True if the user @uid may state the versions of what it publishes there. */
+/* True if the user @uid may choose the versions that it publishes there. */
 static inline bool namespace_states(const struct namespace_config *config, uint32_t uid,
 				    uint32_t own_uid)
 {
 	return config->mirror && (uid == config->uid || uid == own_uid || uid == 0);
 }
 
-/* True if the template makes a namespace of that name, which belongs to *@uid then. */
+/* True if the template makes a namespace of that name. It belongs to *@uid. */
 bool namespace_is_of_user(const char *name, uint32_t *uid);
 
 static inline struct namespace *namespace_default(const struct namespaces *all)

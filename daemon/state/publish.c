@@ -45,8 +45,8 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 	return index == CATALOG_NONE ? 0 : name_may_publish(st, c, index);
 }
 
-/* The version of the name's last tensor, where @former is what the name means. 0: as far as is
- * known, it never had one. */
+/* The version of the name's last tensor. @former is what the name means now. 0: the name is not
+ * known to have had one. */
 static uint64_t last_version(const struct state *st, uint32_t index, uint64_t former)
 {
 	return former ? catalog_row(&st->catalog, ref_slot(former))->version
@@ -74,7 +74,7 @@ static int version_check(struct state *st, struct client *c, const struct name_k
 	return version <= last ? STATE_E_OLD : STATE_E_INVALID;
 }
 
-/* Checks a stated version. A ring of that name ends, so that its producer gives no further one. */
+/* Checks a stated version, after ending a ring of that name, whose versions could pass it. */
 static int name_may_have(struct state *st, struct client *c, uint32_t index,
 			 const struct name_key *name, uint64_t version, const char **why)
 {
@@ -237,10 +237,10 @@ bool ref_is_published(const struct state *st, uint64_t ref)
 	       word == row_word(ref_generation(ref), ROW_RETIRED);
 }
 
-/* ---- publishing one ------------------------------------------------------------------------- */
+/* ---- publishing a tensor -------------------------------------------------------------------- */
 
-/* Fills in all of the row but the word that makes it visible; the name is pinned. Returns what the
- * name means until then. */
+/* Fills in the row, except for the word that makes it visible. The name is pinned. Returns what the
+ * name meant before. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -305,7 +305,7 @@ static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint64_t former;
 
-	name_pin(&st->names, index); /* first: a ring may leave its name without a tensor */
+	name_pin(&st->names, index); /* first: ending a ring may leave no tensor */
 	name_end_ring(st, c->account, index);
 	former = row_publish(st, c, slot, index);
 	*version = catalog_row(&st->catalog, slot)->version;
@@ -419,8 +419,8 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 	return true;
 }
 
-/* Publishes a row that its producer was writing when the ring ended, and so published too late, as
- * if it were a draft. The producer holds it until the COMMIT is answered. */
+/* Publishes, like a draft, a row that its producer was writing when the ring ended, and so could
+ * not publish itself. The producer holds it until the COMMIT is answered. */
 static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 		       const struct tensor_description *d, uint64_t *version, const char **why)
 {
@@ -431,7 +431,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 
 	if (slot >= st->catalog.rows.high)
 		return STATE_E_STALE;
-	/* its producer commits a row of a ring that lives, so it publishes there no more */
+	/* a producer that commits a row of a live ring no longer publishes through it */
 	if (row->word == row_word(ref_generation(ref), ROW_LIVE) && !row->version &&
 	    st->tensors[slot].ring && st->tensors[slot].ring->client == c)
 		ring_end(st, c->account, st->tensors[slot].ring);
@@ -526,7 +526,7 @@ bool tensor_was_committed(const struct state *st, const struct client *c, uint64
 	if (!ref_is_published(st, ref) || st->tensors[slot].owner != c->index)
 		return false;
 	*version = catalog_row(&st->catalog, slot)->version;
-	return *version; /* a row that its ring has not published has none */
+	return *version; /* 0: its ring has not published it */
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */
@@ -632,8 +632,8 @@ void member_point(struct state *st, const struct client *c, uint32_t slot)
 	atomic_store(&m->group, st->catalog.header->groups);
 	st->tensors[slot].pointed = true;
 	atomic_store(&catalog_name(&st->catalog, index)->current, ref_of(st, slot));
-	/* so that the change is known once the group is published, even before the member is
-	 * finished */
+	/* Noted early, so that watchers learn of the change once the group is published, even
+	 * before the member is finished. */
 	watches_note(st, index, !m->former, NULL, NULL);
 }
 
@@ -648,7 +648,7 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot)
 }
 
 /* Ends a member that deletes its name: the name means nothing, as after a delete. A client that
- * still looks at the row has found that out, or finds that the row has another life. */
+ * still reads the row knows that already, or notices that the row has another generation. */
 static void member_deletes(struct state *st, struct client *c, uint32_t slot, uint64_t former,
 			   unsigned *wakes)
 {
@@ -675,7 +675,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 		return;
 	}
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
-		extent_unjoin(st, slot); /* the group ends; the extent is the tensor's own */
+		extent_unjoin(st, slot); /* the group ends; the tensor has its own extent */
 	row_go_live(st, c, slot, former);
 	draft_end(st, c, slot);
 	published(st, c, slot, former, wakes);
@@ -691,7 +691,7 @@ void tensor_finish(struct state *st, uint32_t slot)
 		member_finish(st, slot, &wakes);
 }
 
-/* Makes the name mean none, at the cost of @a. */
+/* Makes the name mean nothing, in the steps of @a. */
 static void name_unset(struct state *st, struct account *a, uint32_t index)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
@@ -701,7 +701,7 @@ static void name_unset(struct state *st, struct account *a, uint32_t index)
 	former = name_meaning(st, index);
 	name_means(st, index, 0);
 	watches_note(st, index, false, NULL, &wakes);
-	if (!former) /* the name's ring may have meant none */
+	if (!former) /* the name's ring may have meant no tensor */
 		return;
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
 	lease_retire(st, a, ref_slot(former));
@@ -753,14 +753,14 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 
 	if (index == CATALOG_NONE)
 		return STATE_E_NOT_FOUND;
-	damaged = !name_meaning(st, index); /* a ring whose producer lies may mean nothing */
+	damaged = !name_meaning(st, index); /* a damaged ring may mean nothing */
 	if (damaged && !(catalog_name(&st->catalog, index)->current & REF_RING))
 		return STATE_E_NOT_FOUND;
 	if (!may_replace(st, c, st->names.info[index].uid))
 		return STATE_E_DENIED;
 	if (version && (damaged || !name_has_version(st, index, version)))
 		return STATE_E_STALE;
-	if (version) { /* a ring's next version may come until it has ended */
+	if (version) { /* a live ring may publish its next version at any time */
 		name_end_ring(st, c->account, index);
 		if (!name_meaning(st, index) || !name_has_version(st, index, version))
 			return STATE_E_STALE;

@@ -7,11 +7,11 @@
 #include "proto/description.h"
 #include "proto/wire.h"
 
-/* A ring that a commit may begin as well. */
+/* A ring that a commit may begin at the same time. */
 struct tensor_ring {
 	const uint64_t *refs; /* of the ring's other drafts */
 	unsigned count;
-	struct ring *ring; /* the one that was begun; NULL: none */
+	struct ring *ring; /* the ring that was begun; NULL: none */
 };
 
 /* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. If that
@@ -22,8 +22,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 		       const struct tensor_description *d, struct tensor_ring *ask,
 		       uint64_t *version, const char **why);
-/* True if a former daemon committed that draft of @c. The row is still there if @c's ledger counts
- * it. */
+/* True if a former daemon committed that draft of @c. The row stays while @c's ledger counts it. */
 bool tensor_was_committed(const struct state *st, const struct client *c, uint64_t ref,
 			  uint64_t *version);
 /* Makes a hidden tensor at @offset in the memory of the draft @ref, which becomes a group's memory.
@@ -42,14 +41,14 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 struct link_dims {
 	int64_t shape[TENSOR_NDIM_MAX], strides[TENSOR_NDIM_MAX];
 };
-/* The slot of @ref, if it is published, and @c holds it and may have it charged under d->name too.
+/* The slot of @ref, if it is published and @c holds it and may publish its bytes as d->name, too.
  * STATE_E_STALE, STATE_E_INVALID (why) for a bad name, or a failure of tensor_may_publish(). */
 int link_source(struct state *st, struct client *c, uint64_t ref,
 		const struct tensor_description *d, uint32_t *from, const char **why);
 /* True if @ref is LIVE or RETIRED. */
 bool ref_is_published(const struct state *st, uint64_t ref);
-/* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
- * common. Afterwards @d refers to *@dims. */
+/* Completes @d, which has a name, metadata and a lifetime, with the type and shape of the tensor in
+ * @slot. Afterwards @d points into *@dims. */
 void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
 		   uint32_t slot);
 
@@ -93,7 +92,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 int member_leader(const struct state *st, const struct client *c, uint64_t ref, uint32_t *leader,
 		  const char **why);
 /* Makes a draft in the group of @leader and takes its name. With @shares it lies in the leader's
- * memory. None of it is visible. Fails as tensor_commit() does. */
+ * memory. Clients see none of it. Fails as tensor_commit() does. */
 int member_new(struct state *st, struct client *c, uint32_t leader,
 	       const struct tensor_description *d, uint64_t nbytes, bool shares, uint32_t *slot);
 
@@ -104,9 +103,9 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 /* Makes the name @index mean @slot, which is no draft any more. */
 void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t index,
 		    uint64_t *version);
-/* Makes the name of the LIVE row @slot mean none, at the cost of @a. If a group that is published
- * has given the name another tensor, the name keeps that, and the row is retired as the former
- * tensor. */
+/* Makes the name of the LIVE row @slot mean nothing, in the steps of @a. If a group that is
+ * published has given the name another tensor, the name keeps that, and the row is retired as the
+ * former tensor. */
 void tensor_unname(struct state *st, struct account *a, uint32_t slot);
 /* Does the same, but only if nobody holds the tensor and no group is about to retire it. False:
  * nothing was done. */
@@ -115,7 +114,7 @@ bool tensor_unname_unheld(struct state *st, uint32_t slot);
 /*
  * Groups: up to WIRE_GROUP_MAX members that are published in one step for all readers, though it
  * takes the daemon many. Meanwhile the client that asked is busy with it (client.group), and its
- * next messages wait. Other clients' messages do not wait, whatever names they are about.
+ * next messages wait. Messages of other clients do not wait, even if they concern the same names.
  */
 
 /*
@@ -126,13 +125,13 @@ bool tensor_unname_unheld(struct state *st, uint32_t slot);
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
 /*
  * Goes on by about @budget members. True: *@error (with *@why) is the outcome, which the client can
- * be told. This may be true for several calls, since the group's memory is given up only after its
- * client could be told: by that memory a daemon that begins in between finds that the group was
- * published. Also goes on with a group that tensor_abort() gives up.
+ * be told. This may be true for several calls: the group's memory is given up only after its client
+ * could be told, because it shows a daemon that starts in between that the group was published.
+ * Also goes on with a group that tensor_abort() gives up.
  */
 bool group_step(struct state *st, struct client *c, unsigned budget, int *error, const char **why);
 
-/* True if a former daemon published the group, and the request is only to be answered again. */
+/* True if a former daemon published the group, so that the request needs only an answer. */
 bool group_was_published(const struct state *st, const struct client *c, uint64_t ref);
 
 static inline bool group_goes_on(const struct client *c)

@@ -32,7 +32,7 @@ void ring_row_resum(struct state *st, uint32_t slot, uint64_t generation)
 }
 
 /* A free index for a ring of @account, or CATALOG_NONE. An account may have half of all indexes.
- * Streams have the lowest ones only, which rings take last. */
+ * Streams use only the lowest indexes, which rings take last. */
 static uint32_t index_find(const struct state *st, const struct account *account, bool stream)
 {
 	uint32_t max = stream ? CATALOG_STREAMS : CATALOG_RINGS, found = CATALOG_NONE, own = 0;
@@ -89,7 +89,7 @@ void ring_belongs(struct state *st, struct ring *ring, struct client *c)
 	atomic_fetch_add(&st->catalog.header->ring_slots, ring->count);
 }
 
-/* The fact ends first: then the next daemon does not look for the page. */
+/* The fact ends first, so that the next daemon does not look for the page. */
 void ring_free(struct state *st, struct ring *ring)
 {
 	*(volatile uint32_t *)&st->ring_facts[ring->index].sum = 0;
@@ -282,7 +282,7 @@ bool ring_keeps(const struct state *st, uint32_t slot)
 	return ring && ring->client;
 }
 
-/* The version goes first: a reader that finds the row LIVE in its new generation finds no
+/* Clears the version first, so that a reader that finds the row LIVE in its new generation finds no
  * version. */
 bool ring_takes_back(struct state *st, uint32_t slot)
 {
@@ -292,7 +292,7 @@ bool ring_takes_back(struct state *st, uint32_t slot)
 	if (!ring_keeps(st, slot) || generation >= ROW_GENERATION_MAX)
 		return false;
 	ring_row_resum(st, slot, generation + 1);
-	if (row->version) /* consumers read this line, and a store would make them fetch it anew */
+	if (row->version) /* no needless store: consumers would fetch the cache line anew */
 		__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
 	if (row->meta_len)
 		row->meta_len = 0;

@@ -9,7 +9,7 @@
 #include "proto/ring_layout.h"
 
 /*
- * Makes a ring of @c with an empty page. STATE_E_FULL: there are too many; -ENOMEM, -EMFILE,
+ * Makes a ring of @c with an empty page. STATE_E_RINGS: there are too many; -ENOMEM, -EMFILE,
  * -ENOSPC; or as account_take().
  */
 int ring_new(struct state *st, struct client *c, struct ring **out);
@@ -26,7 +26,7 @@ void ring_belongs(struct state *st, struct ring *ring, struct client *c);
 int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out);
 /* The same for @ring, whose size and stream are set; it is freed on failure. */
 int ring_adopt_as(struct state *st, uint32_t index, int fd_take, struct ring *ring);
-/* Adds a row to the ring that the row itself says it belongs to. */
+/* Adds an adopted row to the ring that the row names. */
 void ring_has(struct state *st, struct ring *ring, uint32_t slot);
 
 /* Makes the row a slot of the ring, in the next free one. */
@@ -51,7 +51,7 @@ void ring_init(struct ring *ring);
 /* Gives @ring, whose size and stream are set, an index of @c's user and an empty page. Fails as
  * ring_new(). */
 int ring_take_index(struct state *st, const struct client *c, struct ring *ring);
-/* Frees a ring for which ring_take_index() was called, whatever came of it. */
+/* Frees a ring for which ring_take_index() was called, with or without success. */
 void ring_untake(struct state *st, struct ring *ring);
 /* Keeps the ring's page for the next daemon, with the fact @with, whose generation, uid and pid are
  * set here. */
@@ -65,7 +65,7 @@ struct ring *ring_find(const struct state *st, uint64_t ref, bool over);
 
 /* The ring of @c that began with the draft @ref, if nothing has happened to it yet; or NULL. */
 struct ring *ring_begun(const struct state *st, const struct client *c, uint64_t ref);
-/* The row that the page's word means; 0: none, or none that it may mean. */
+/* The row that the page's word means; 0: none, or one that it may not mean. */
 uint64_t ring_meaning(const struct state *st, const struct ring *ring, uint64_t word);
 /* The version of a row's tensor, even if it was published without the daemon. */
 uint64_t ring_row_version(const struct state *st, uint32_t slot);
@@ -86,7 +86,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring);
 void ring_ended(struct state *st, struct ring *ring);
 /* Ends the name's ring, if it has one. */
 void name_end_ring(struct state *st, struct account *a, uint32_t index);
-/* Ends one ring to free space, of @a or, with @others, of any user. False: there is none. */
+/* Ends one ring of @a, or with @others of any user, to free space. False: there is none. */
 bool rings_free_space(struct state *st, struct account *a, bool others);
 /* To be called when a request of @a was refused with @r. True: a ring was ended, and the request
  * may be tried again. *@ended counts the rings that one request ended, from 0, so that there are

@@ -4,10 +4,10 @@
  *
  * ORDER: the producer publishes by a compare-and-exchange of the page's word, and E1 sets a bit in
  * that word. So either we find the tensor, or its producer sees that the ring is over and asks us
- * (ring_revive() in publish.c). The producer counts the row that it is going to write in its ledger
- * before it looks at the page's word (K1, K2), and E1 changes that word before T2 of the row. So
+ * (ring_revive() in publish.c). Before the producer writes a row it counts the row in its ledger,
+ * and then reads the page's word (K1, K2); E1 changes that word before T2 of the row. So
  * either we see the count, or the producer does not write. All of these are seq_cst.
- * tests/model/ring.pml checks them, and that the steps may be begun anew. Loop thread only.
+ * tests/model/ring.pml checks this, and that the steps can be repeated. Loop thread only.
  */
 #include <assert.h>
 #include <linux/futex.h>
@@ -110,7 +110,7 @@ static void others_retire(struct state *st, struct account *a, const struct ring
 	}
 }
 
-/* The highest version in the entries. The name's next version is to be above it. */
+/* The highest credible version in the entries: the name's next version must be above it. */
 static uint64_t version_seen(const struct state *st, const struct ring *ring, uint64_t most)
 {
 	uint64_t limit = most_believed(st);
@@ -128,7 +128,7 @@ void ring_ended(struct state *st, struct ring *ring)
 {
 	atomic_store(&ring->page->word, 0); /* E4 */
 	sleepers_move(st, ring);
-	ring->left++; /* keeps the ring until we are through */
+	ring->left++; /* keeps the ring until the loop is done */
 	for (unsigned i = 0; i < ring->count; i++) {
 		uint32_t slot = ring->slots[i];
 
@@ -154,7 +154,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 	list_del(&ring->of_client);
 	atomic_fetch_sub(&st->catalog.header->rings, 1);
 	atomic_fetch_sub(&st->catalog.header->ring_slots, ring->count);
-	ring->left++; /* keeps the ring until we are through */
+	ring->left++; /* keeps the ring until ring_ended() */
 	if (ref) {
 		row_take_entry(st, ring, slot, ring_word_index(word));
 		if (catalog_row(&st->catalog, slot)->version > name->version) /* E2 */
@@ -192,7 +192,7 @@ bool rings_free_space(struct state *st, struct account *a, bool others)
 	}
 	if (found) {
 		ring_end(st, a, found);
-		st->common->space_freed++; /* even if all its rows are held: creates try again */
+		st->common->space_freed++; /* creates may try again, even if all rows are held */
 	}
 	return found;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring, or what a stream has of one, and its page. The page is a sealed memfd, so that no
- * truncation can take it away from processes that map it: they read it without a lease. Its
+ * A ring, or the ring in a stream, and its page. The page is a sealed memfd, so that nobody can
+ * truncate it while processes map it: they read it without a lease. Its
  * producers can write anything there, so each member is loaded once, into a local, and checked.
  */
 #pragma once
@@ -21,7 +21,7 @@ struct ring {
 	struct client *client; /* its producer; NULL: the ring has ended */
 	uint32_t uid, pid;     /* the producer's */
 	uint32_t index, generation, name;
-	unsigned count, left;		/* rows, and the rows that have not been reclaimed */
+	unsigned count, left;		/* number of rows; those not yet reclaimed */
 	uint32_t slots[RING_SLOTS_MAX]; /* CATALOG_NONE: the ring has no such row any more */
 	union {				/* writable */
 		struct ring_page *page;
@@ -31,8 +31,8 @@ struct ring {
 	struct object object;  /* the page's */
 	int fd_rw;	       /* for its producer, until it is sent; or -1 */
 	struct charge charge;  /* of the descriptor */
-	struct stream *stream; /* that this is part of; NULL: a ring. Then @client, @count and
-				  @slots are not used, and the stream counts in @left */
+	struct stream *stream; /* the stream that contains this, or NULL. In a stream, `client`,
+				  `count` and `slots` are unused, and `left` counts its rows */
 };
 
 enum { STREAM_NO_OWNER = 255 };
@@ -50,7 +50,7 @@ struct stream {
 	struct stream_membership members[STREAM_MEMBERS];
 	uint32_t slots[STREAM_ENTRIES]; /* rows; CATALOG_NONE: the entry is free */
 	uint8_t owner[STREAM_ENTRIES];	/* member, or STREAM_NO_OWNER: its producer has ended */
-	bool over;			/* the name means it no more; rows may be left */
+	bool over;			/* the name no longer means it, but rows may be left */
 	struct list due;		/* in common.streams_due while members or rows end */
 	struct heap_node idle; /* in state.lifetimes.streams: no member, and it has a ttl */
 };

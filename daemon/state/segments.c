@@ -41,7 +41,7 @@ void segments_deinit(struct segments *segments)
 		seg->extents = 0; /* tensors that are still there end with us */
 		if (!seg->device) {
 			segments_end(seg);
-			/* a process that maps it can keep reading */
+			/* processes that map it can keep reading */
 			seg->storage->destroy(&seg->object);
 		}
 		segments_free(seg);

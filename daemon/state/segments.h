@@ -27,8 +27,7 @@ int segments_add(struct segments *segments, struct segment *seg, struct account 
 /* Takes over a segment that a former daemon left at @index. Fails as account_adopt() does. */
 int segments_adopt(struct segments *segments, struct segment *seg, struct account *account,
 		   uint32_t index);
-/* Shows the segment in the catalog. To be called when its object, or all of its parts, are
- * there. */
+/* Shows the segment in the catalog. To be called when its object exists, or all parts have come. */
 void segments_live(struct segment *seg);
 /* Ends the segment: clears its word, which tells clients that their mappings are
  * worthless. */

@@ -87,7 +87,7 @@ static void sets_free(struct list *sets)
 		free(set);
 }
 
-/* Empties our lists of RETIRED rows. Processes that still use them keep the memory. */
+/* Empties our lists of RETIRED rows. Processes that still use the rows keep the memory mapped. */
 static void steps_drop(struct state *st)
 {
 	struct account *a, *after;
@@ -100,7 +100,7 @@ static void steps_drop(struct state *st)
 	}
 }
 
-/* Moves the charges of holders' extents back to the segments, with which they end. */
+/* Returns extents that are charged to holders to their segments' charges, which end next. */
 static void extents_return(struct state *st)
 {
 	struct tensor *t;

@@ -21,23 +21,23 @@ struct watch_table;
 
 /* The private half of a row. */
 struct tensor {
-	struct segment *segment; /* holds an extent in it; NULL: it has no bytes */
-	struct holding *at;	 /* RETIRED: the first that may hold it; earlier holdings do not */
-	struct list link;	 /* RETIRED: in client.parked or account.rows (lease.c); lost: in
-				    account.lost; DRAFT that may be taken back: in
-				    client.prefetched; doubted: in client.doubted otherwise */
-	struct account *account; /* charged for the row and its chunks */
-	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
-	struct handover *handed; /* lease.c: the first of its handovers, or NULL */
+	struct segment *segment; /* that has its extent; NULL: it has no bytes */
+	struct holding *at; /* RETIRED: where it stands; earlier holdings have no lease on it */
+	struct list link;   /* RETIRED: in client.parked or account.rows (lease.c); lost: in
+			       account.lost; DRAFT that may be taken back: in
+			       client.prefetched; doubted: in client.doubted otherwise */
+	struct account *account;	/* charged for the row and its chunks */
+	struct ring *ring;		/* ring.c: its ring, even if that has ended; or NULL */
+	struct handover *handed;	/* lease.c: the first of its handovers, or NULL */
 	uint32_t sibling, sibling_prev; /* links of slots that share its extent (LINK, MEMBER) */
 	uint32_t owner;			/* DRAFT: index of its client */
 	uint32_t next, prev; /* circular lists: DRAFT: of its client's drafts; RETIRED: of its
 				name's RETIRED rows */
 	uint16_t chunks_reserved, chunks;
 	bool prefetch;	/* DRAFT: may be taken back while unused */
-	bool doubted;	/* DRAFT: of a former daemon; its client may not know of it */
+	bool doubted;	/* DRAFT: a former daemon's; the client may not know of it */
 	bool held;	/* RETIRED: its holder is charged for it */
-	bool moved;	/* and for its extent as well */
+	bool moved;	/* its holder is also charged for its extent */
 	bool group;	/* DRAFT: memory of a group; its siblings are the members */
 	bool pointed;	/* DRAFT: a member, and its name points at it (publish.c) */
 	bool stated;	/* DRAFT: its producer has stated its version, which the row has */
@@ -62,7 +62,7 @@ struct lifetime {
 	struct heap_node idle;	 /* in set->idle, by its last known use; or else: */
 	struct list busy;	 /* in set->busy */
 	uint64_t seen;		 /* when it was last seen to be held, as a key of set->idle */
-	uint64_t looked;	 /* the number of the last evict_one() that looked at it */
+	uint64_t looked;	 /* lifetimes.looks at the last look at it */
 };
 
 /* The evictable tensors of one user in one memory. Each is either idle or busy. */
@@ -82,7 +82,7 @@ struct lifetimes {
 	struct heap handovers; /* of struct handover, by expiry */
 	struct list sets;      /* of struct evictables; none is empty */
 	uint64_t looks;	       /* numbers the calls of evict_one() */
-	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */
+	int64_t look_again;    /* when to check held tensors again; DEADLINE_NEVER: nobody waits */
 	struct heap_node next; /* in common.expiring, by lifetime_due() unless that is never */
 	int64_t pause_ns;      /* how long the last pause before such a look was */
 };
@@ -98,7 +98,7 @@ struct state {
 	struct holding **holdings; /* by client and segment: STATE_HOLDING_BITS of a hash */
 	struct list everyone;	   /* of struct holding: of tensors without a segment */
 	struct list stepping;	   /* of struct account: they have steps to go (lease.c) */
-	unsigned named;		   /* drafts that have their names already: members of groups */
+	unsigned named;		   /* drafts that have names already: members of groups */
 	unsigned prefetched;	   /* drafts that may be taken back */
 	struct list prefetching;   /* of struct client, by prefetching */
 	uint64_t prefetched_bytes; /* of those with a segment of their own */
@@ -115,8 +115,8 @@ struct state {
 	struct list streaming;	      /* in common.streaming while there are any */
 	struct ring_fact *ring_facts; /* by index, in the facts if there are any */
 	bool retyped_due;	      /* a name was retyped, which serve has not logged yet */
-	struct client *pointing; /* group.c: its group's names are being pointed, or taken back; or
-				    NULL */
+	struct client *pointing; /* group.c: the client whose group's names are being pointed or
+				    taken back, or NULL */
 	uint64_t instance;
 };
 
@@ -133,7 +133,7 @@ struct state_limits {
 	const struct storage *storage; /* NULL: POSIX shared memory */
 	uint32_t max_tensors;
 	uint32_t max_clients;
-	bool own_tensors; /* max_tensors is this namespace's own, and not the daemon's */
+	bool own_tensors; /* max_tensors was set for this namespace, not for the daemon */
 };
 
 /* Initializes a state. Neither @st nor @common may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */
@@ -142,7 +142,7 @@ int state_init(struct state *st, struct common *common, uint64_t instance,
 /*
  * Maps the state that a former daemon left in a catalog, with its facts in @facts_fd_take. Only the
  * catalog is there yet; recover.h does the rest. Fails as catalog_adopt() does. If this or the rest
- * fails, the process must not go on with that instance.
+ * fails, the process must not continue with that instance.
  */
 int state_map(struct state *st, struct common *common, uint64_t instance,
 	      const struct state_limits *limits, int facts_fd_take, const char **why);

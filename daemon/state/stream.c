@@ -88,7 +88,7 @@ struct stream *stream_adopted(uint32_t depth)
 	return s;
 }
 
-/* Takes the name for the stream, with a pin. Its chunks are charged as those of a draft. */
+/* Takes the name for the stream, and pins it. Its chunks are charged like those of a draft. */
 static int name_for(struct state *st, struct client *c, const struct name_key *key, uint32_t *index)
 {
 	struct pool *pool = &st->catalog.pools[SHARE_CHUNKS];
@@ -133,7 +133,7 @@ static void entry_write(struct client *c, struct stream *s, const struct stream_
 	atomic_store(&e->ref, ring_ref(&s->ring));
 }
 
-/* Makes the name mean the stream. Who waits for a tensor there is told what it is. */
+/* Makes the name mean the stream. Clients that wait for a tensor there wake and see a stream. */
 static void name_begins(struct state *st, struct client *c, struct stream *s, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(&st->catalog, index);
@@ -270,12 +270,12 @@ static void member_make(struct state *st, struct stream *s, struct client *c, un
 	stream_idle(st, s);
 }
 
-/* The first number that a subscriber takes, of those before @end. */
+/* The number at which a subscriber starts, if the order ends at @end. */
 static uint64_t first_number(const struct stream *s, uint64_t end, bool kept)
 {
 	uint64_t least = stream_words(s->entry->depth), back = kept ? s->entry->keep : 0;
 
-	if (s->entry->mode == STREAM_QUEUE) /* it looks at all words that there are */
+	if (s->entry->mode == STREAM_QUEUE) /* it searches all words of the order */
 		back = least - 1;
 	return end - least > back ? end - back : least;
 }
@@ -331,13 +331,13 @@ static void row_begins(struct state *st, struct client *c, struct stream *s, uin
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	/* to readers of the row alone it is words of 64 bits, of which 32 GiB can be told */
+	/* readers of the row alone see 64-bit words, with a 32-bit count: 32 GiB at most */
 	row->dtype_code = TL_DTYPE_UINT;
 	row->dtype_bits = 64;
 	row->dtype_lanes = 1;
 	row->ndim = 1;
 	row->shape[0] = (uint32_t)(row->nbytes / 8);
-	row->meta[0] = s->owner[entry]; /* for the next daemon; there is no metadata */
+	row->meta[0] = s->owner[entry]; /* for the next daemon; a stream's row has no metadata */
 	row->flags = ROW_RING;
 	row->uid = c->uid;
 	draft_end(st, c, slot);
@@ -371,7 +371,7 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 	uint32_t slots[STREAM_ROWS_MAX];
 	unsigned n = 0;
 
-	while (n < count && row_is_of(st, c, s, refs[n])) { /* a former daemon made it one */
+	while (n < count && row_is_of(st, c, s, refs[n])) { /* a former daemon has done that */
 		entries[n] = (uint16_t)ring_slot_index(
 			catalog_row(&st->catalog, ref_slot(refs[n]))->ring);
 		n++;
@@ -401,8 +401,8 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 	return 0;
 }
 
-/* The tensor on a GPU that has the name of the row's entry, or CATALOG_NONE. What the entry says
- * does not matter: a producer may have died between the tensor and its item. */
+/* The tensor on a GPU that has the name of the row's entry, or CATALOG_NONE. It is found by
+ * name, not by the entry: a producer may have died after it made the tensor and before the item. */
 static uint32_t row_device(struct state *st, const struct stream *s, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -445,14 +445,14 @@ void stream_row_retire(struct state *st, struct account *a, struct stream *s, ui
 	lease_retire(st, a, slot);
 }
 
-/* The next daemon finds it in the row: the member's index will be another one's. */
+/* Notes in the row that it has no producer, for the next daemon: the member's index is reused. */
 void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
 	s->owner[ring_slot_index(row->ring)] = STREAM_NO_OWNER;
 	row->meta[0] = STREAM_NO_OWNER;
-	if (row_word_state(row->word) != ROW_LIVE) /* it has no item, and is not retired again */
+	if (row_word_state(row->word) != ROW_LIVE) /* no item: it is not retired again */
 		row_device_go(st, s, slot);
 }
 
@@ -496,7 +496,7 @@ void stream_row_keep(struct state *st, uint32_t slot)
 
 	if (!st->tensors[slot].ring || !st->tensors[slot].ring->stream)
 		return;
-	/* ORDER: the producer reads it after the ledgers */
+	/* ORDER: the producer reads the version after the ledgers */
 	__atomic_store_n(&row->version, 1, __ATOMIC_SEQ_CST);
 }
 

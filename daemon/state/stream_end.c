@@ -39,7 +39,7 @@ void stream_look(struct state *st, struct stream *s)
 		list_add_tail(&st->common->streaming, &st->streaming);
 }
 
-/* Retires the rows without a producer that nobody will take any more. True: some are left. */
+/* Retires the rows without a producer whose items nobody will take. True: some rows are left. */
 static bool rows_go(struct state *st, struct account *a, struct stream *s)
 {
 	bool left = false;
@@ -124,7 +124,7 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 
 	if (member >= STREAM_MEMBERS || m->client != c)
 		return;
-	/* it is GONE if a former daemon died at it: then all is done again */
+	/* if a former daemon died at this, the member is GONE: all steps are repeated */
 	if (is_producer(m)) {
 		producer_end(st, s, member);
 	} else {
@@ -246,7 +246,7 @@ bool streams_step(struct state *st)
 		struct stream *s = list_entry(l, struct stream, due);
 		bool left = !s->over && members_go(st, s);
 
-		s->ring.left++; /* keeps the stream until we are through */
+		s->ring.left++; /* keeps the stream during this step */
 		left |= rows_go(st, NULL, s);
 		if (!left)
 			list_del(&s->due);

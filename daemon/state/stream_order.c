@@ -21,8 +21,8 @@ static _Atomic uint64_t *word_of(const struct stream *s, uint64_t number)
 
 /* ---- the end of the order -------------------------------------------------------------------- */
 
-/* Moves *@number on to the first that no word has, and loads the word that stands there. False: the
- * page says nonsense. */
+/* Moves *@number on to the first unpublished number, and loads the word in its place. False: the
+ * page has nonsense. */
 static bool end_find(const struct stream *s, uint64_t *number, uint64_t *word)
 {
 	uint32_t words = words_of(s);
@@ -61,7 +61,7 @@ bool stream_order_is_closed(const struct stream *s, uint64_t end)
 	return false;
 }
 
-/* ---- who still wants an item ---------------------------------------------------------------- */
+/* ---- which items are wanted ----------------------------------------------------------------- */
 
 uint64_t stream_position(const struct stream *s, uint32_t member, uint64_t word)
 {
@@ -92,7 +92,7 @@ static bool is_wanted(const struct stream *s, uint64_t number, uint64_t end)
 	return false;
 }
 
-/* True if the word may be replaced by that of an item @words later. */
+/* True if the word of an item @words later may replace this word. */
 static bool word_is_passed(const struct stream *s, uint64_t word, uint64_t end)
 {
 	uint64_t number = stream_word_number(word), take;
@@ -113,7 +113,7 @@ bool stream_order_append(struct stream *s, unsigned what)
 
 	for (unsigned tries = 0; tries < 1000; tries++) {
 		if (!end_find(s, &number, &word))
-			return true; /* nobody can follow such an order */
+			return true; /* nonsense: nobody could follow such an order */
 		if (!word_is_passed(s, word, number))
 			return false;
 		if (atomic_compare_exchange_strong(word_of(s, number), &word,
@@ -122,7 +122,7 @@ bool stream_order_append(struct stream *s, unsigned what)
 			return true;
 		}
 	}
-	return false; /* a producer that lives is faster; later */
+	return false; /* a live producer is always faster: try later */
 }
 
 bool stream_entry_is_passed(const struct stream *s, unsigned entry)
@@ -132,7 +132,7 @@ bool stream_entry_is_passed(const struct stream *s, unsigned entry)
 	if (!number || atomic_load(word_of(s, number)) != stream_word(number, entry)) {
 		if (s->entry->mode != STREAM_QUEUE)
 			return true;
-		/* its word may have been replaced when it was taken */
+		/* after it was taken, its word may have been replaced */
 		return stream_take_who(atomic_load(&s->ring.order->take[entry])) == STREAM_DONE;
 	}
 	if (s->entry->mode == STREAM_QUEUE)
@@ -171,8 +171,8 @@ static void redo_mark(struct stream_page *page, unsigned entry, bool open)
 		atomic_fetch_and(&page->redo[entry / 64], ~bit);
 }
 
-/* A former daemon may have opened items, and died before it marked them. Others were taken since
- * they were marked; none is opened meanwhile, since only we do that. */
+/* Also corrects all bits of `redo`: a former daemon may have died before it marked opened items,
+ * and marked items may have been taken. Only the daemon opens items, so none is missed. */
 void stream_reopen(struct stream *s, uint32_t member)
 {
 	struct stream_page *page = s->ring.order;
@@ -189,7 +189,7 @@ void stream_reopen(struct stream *s, uint32_t member)
 			    &page->take[e], &take,
 			    again ? stream_take(number, tries + 1, STREAM_OPEN)
 				  : stream_take(number, tries, STREAM_DONE)))
-			continue; /* it was acknowledged just now */
+			continue; /* it has just been acknowledged */
 		if (again)
 			redo_mark(page, e, true);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is to tell of a stream; see stream.h. */
+/* Statistics of a stream; see stream.h. */
 #include "daemon/state/catalog.h"
 #include "daemon/state/stream.h"
 #include "daemon/state/stream_order.h"
@@ -17,7 +17,7 @@ bool stream_next_member(const struct stream *s, uint32_t *member)
 	return *member < STREAM_MEMBERS;
 }
 
-/* How far a subscriber at that position is behind. One that has none yet holds up everybody. */
+/* How far a subscriber at that position is behind. A new one without a position holds up all. */
 static uint64_t lag_of(const struct stream *s, uint64_t position, uint64_t end)
 {
 	if (!position)
@@ -55,8 +55,8 @@ struct stream_stat stream_stat(const struct state *st, const struct stream *s)
 	return stat;
 }
 
-/* The rows of a producer, or those of which the subscriber's client holds items. A client counts
- * the rows that it puts to as well. */
+/* Counts the rows of a producer, or the rows whose items the subscriber's client holds. If that
+ * client is a producer, too, its ledger also counts each of its own rows once. */
 static uint32_t rows_held(const struct state *st, const struct stream *s, uint32_t member,
 			  bool produces)
 {

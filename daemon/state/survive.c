@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps for the next daemon what outlives this one; see survive.h. Loop thread only. */
+/* Keeps descriptors and facts for the next daemon; see survive.h. Loop thread only. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +41,8 @@ bool survive_part_read(const char *tag, struct survive_part *part)
 		      &part->size) == 5;
 }
 
-/* Has the keeper keep a descriptor. If it is not kept, the next daemon finds the fact without it.
- * That daemon then starts afresh, or withdraws the tensors on the device. */
+/* Has the keeper keep a descriptor. If that fails, the next daemon finds the fact without the
+ * descriptor, and starts afresh or withdraws the tensors on the device. */
 static void tag_kept(const struct common *common, const char *tag, int fd_peek)
 {
 	int r = keeper_link_keep(common->keeper, tag, fd_peek);
@@ -78,7 +78,7 @@ void survive_publish(const struct common *common, const struct catalog *cat)
 	struct catalog_header *h = cat->header;
 	uint64_t word;
 
-	if (!k || k->state == LINK_STARTS) /* the last daemon's report stays true until then */
+	if (!k || k->state == LINK_STARTS) /* until then the last daemon's report stays valid */
 		return;
 	atomic_store(&h->keeper,
 		     cat->facts && k->here ? CATALOG_KEEPER_PROCESS : CATALOG_KEEPER_NONE);
@@ -98,7 +98,7 @@ void survive_begin(const struct common *common, const struct catalog *cat)
 	if (!cat->facts)
 		return;
 	survive_tag(tag, SURVIVOR_CATALOG, cat->instance, 0, 0);
-	fd_close(keeper_link_take(common->keeper, tag)); /* that of the last daemon */
+	fd_close(keeper_link_take(common->keeper, tag)); /* the last daemon's */
 	have_kept(common, cat, SURVIVOR_CATALOG, 0, 0, cat->fd_ro);
 	have_kept(common, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
 }
@@ -112,7 +112,7 @@ void survive_end(const struct common *common, const struct catalog *cat)
 	keeper_link_flush(common->keeper); /* facts without a catalog are damage */
 }
 
-/* Stores the sum of a fact, which counts once the rest of it is whole. 0 ends it. */
+/* Stores the sum of a fact after the rest, which the sum makes valid. 0 ends the fact. */
 static void fact_counts(uint32_t *sum, uint32_t value)
 {
 	atomic_signal_fence(memory_order_seq_cst);

@@ -24,12 +24,12 @@ void survive_tag(char tag[KEEPER_TAG_SIZE], enum survivor what, uint64_t instanc
 /* Tells clients how this daemon began, and whether their tensors survive it. */
 void survive_publish(const struct common *common, const struct catalog *cat);
 
-/* Keeps the facts and the catalog from now on, since objects that nobody has open count as
- * leftovers (util/leftovers.h). */
+/* Has the keeper keep the facts, and also the catalog, since an object that no process has open
+ * counts as a leftover (util/leftovers.h). */
 void survive_begin(const struct common *common, const struct catalog *cat);
 void survive_end(const struct common *common, const struct catalog *cat);
 
-/* Makes the ledger of the client at @index count for the next daemon too. To be called before the
+/* Makes the next daemon read the ledger of the client at @index, too. To be called before the
  * client may take a lease. */
 void survive_client(const struct common *common, const struct catalog *cat, uint32_t index,
 		    const struct client_fact *fact, int ledger_fd_peek);
@@ -51,7 +51,7 @@ void survive_segment(const struct common *common, const struct catalog *cat, uin
 uint64_t survive_segment_ended(const struct common *common, const struct catalog *cat,
 			       uint32_t index, uint32_t generation);
 
-/* A part of a segment on a device. Its tag tells all of these. */
+/* A part of a segment on a device. Its tag contains all of these. */
 struct survive_part {
 	uint64_t instance, size;
 	uint32_t index, generation; /* of the segment */
@@ -74,8 +74,7 @@ void survive_hold(const struct common *common, const struct catalog *cat, uint32
 void survive_hold_ended(const struct common *common, const struct catalog *cat, uint32_t index,
 			uint32_t generation);
 
-/* Keeps the page of that ring. Returns a negative errno if it is not kept: then there must be no
- * such ring. */
+/* Keeps the page of that ring. If that fails, with a negative errno, the ring must not exist. */
 int survive_page(const struct common *common, const struct catalog *cat, uint32_t index,
 		 uint32_t generation, int fd_peek);
 void survive_page_ended(const struct common *common, const struct catalog *cat, uint32_t index,
@@ -90,13 +89,13 @@ uint32_t sum_of_member(const struct catalog *cat, uint32_t slot);
 /* A checksum of @generation, and of the members of a row that are constant as long as the row is a
  * ring's. */
 uint32_t sum_of_ring_row(const struct catalog *cat, uint32_t slot, uint64_t generation);
-/* True if the row belongs to a ring. A row that has a version does not need a ring that is over,
- * and belongs to it only until the daemon has noted the ring's end in the facts. */
+/* True if the row belongs to a ring. A row that has a version does not need a ring that is over:
+ * it belongs to the ring only until the facts say that the ring has ended. */
 bool row_is_of_ring(const struct catalog *cat, const struct catalog_row *row);
 /* True if the row is one of those among which a ring's producer publishes. */
 bool row_is_ring_slot(const struct catalog *cat, const struct catalog_row *row);
 /* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */
 uint32_t sum_of_segment(const struct segment_fact *fact, const struct catalog_segment *row,
 			uint32_t generation);
-/* True if the facts tell of @ring, or if there are none. */
+/* True if there is a fact of @ring, or if there are no facts at all. */
 bool ring_fact_is_of(const struct catalog *cat, uint64_t ring);

@@ -21,7 +21,7 @@
 #include "proto/wire.h"
 #include "util/clock.h"
 
-enum { OTHERS_BUDGET = 16 }; /* clients of other users that one search for space looks at */
+enum { OTHERS_BUDGET = 16 }; /* the most clients of other users that a search for space looks at */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
@@ -58,7 +58,7 @@ static int slot_charge(struct state *st, struct account *account, uint32_t chunk
 
 static int slot_reserve(struct state *st, uint32_t chunks)
 {
-	/* each draft that has no name yet may need one */
+	/* each draft without a name may need one */
 	int r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
 
 	return r ? r : name_chunks_reserve(&st->names, chunks);
@@ -97,7 +97,7 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
-/* After the last generation the slot stays taken, since its next life would have an earlier ref. */
+/* After its last generation a slot stays taken: with another one, old refs would be valid again. */
 static void row_give(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
@@ -159,12 +159,11 @@ bool prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 
 	atomic_store(&row->word, word | ROW_RETIRED);
 	if (!client_leases_on(c, slot)) {
-		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
+		draft_give_up(st, c, slot); /* its word does not return to DRAFT */
 		return true;
 	}
 	atomic_store(&row->word, word);
-	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and an ordinary draft from
-							 now on */
+	prefetched_remove(st, c, &st->tensors[slot]); /* it is an ordinary draft now */
 	return false;
 }
 
@@ -206,7 +205,7 @@ static bool own_free_space(struct state *st, const struct account *account)
 	return false;
 }
 
-/* Takes back unused memory of other users' clients, looking at a few in turn. */
+/* Takes back unused memory of other users' clients. Each call looks at a few, in turn. */
 static bool others_free_space(struct state *st, const struct account *account)
 {
 	struct client *c;
@@ -246,7 +245,7 @@ static bool is_over_part(const struct state *st, struct account *account, uint64
 bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused)
 {
 	const struct pool *here = &st->segments.totals.pool, *all = &st->common->store.pool;
-	/* in a full namespace, and in a used up part of one, only its own segments free space */
+	/* if this namespace, or the user's part of it, is full, only its own segments help */
 	bool only_here = is_full(here, size) || is_over_part(st, account, size, refused);
 	const struct segment_totals *where = only_here ? &st->segments.totals : NULL;
 	const struct pool *pool = where ? here : all;
@@ -254,15 +253,15 @@ bool tensor_free_space(struct state *st, struct account *account, uint64_t size,
 
 	if (warm_take_back(st, where, account) || own_free_space(st, account))
 		return true;
-	/* a reload may have lowered the capacity below what is in use */
+	/* Written as sums: a reload may have lowered the capacity below `used`. */
 	if (refused & CHARGE_E_USER ||
 	    pool->used + size > pool->capacity + warm + st->prefetched_bytes)
 		return false;
 	return warm_take_back(st, where, NULL) || others_free_space(st, account);
 }
 
-/* True if the memory of segments that have ended will be there soon, where it is needed. What
- * others give back is no use to a user over its maximum. */
+/* True if memory of ended segments will soon be free where it is needed. A user over its maximum
+ * needs its own memory back; memory of other users does not help. */
 static bool space_is_coming(const struct state *st, struct account *account, uint64_t size, int r)
 {
 	const struct pool *here = &st->segments.totals.pool;
@@ -273,7 +272,7 @@ static bool space_is_coming(const struct state *st, struct account *account, uin
 	return is_full(here, size) ? st->segments.totals.going : st->common->store.going;
 }
 
-/* The charge of @size bytes was refused with @r: returns what to answer. */
+/* Returns the outcome for a request whose charge of @size bytes was refused with @r. */
 static int segment_refused(struct state *st, struct client *c, const struct tensor_request *rq,
 			   uint64_t size, int r)
 {
@@ -284,7 +283,7 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 	     tensor_free_space(st, c->account, size, r)))
 		return STATE_E_SOON;
 	if ((r & CHARGE_SHARE) != SHARE_BYTES)
-		return r; /* no descriptor is left */
+		return r; /* not bytes, but descriptors are used up */
 	/* docs/protocol/messages.md, Creating a draft: QUOTA is returned only if no other limit is
 	 * in the way */
 	return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size) ? STATE_E_QUOTA
@@ -377,7 +376,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 		if ((*segp)->writer == c->id)
 			return 0;
 		if (segment_is_unused(*segp)) {
-			segment_not_handed(*segp); /* its former writer does not have it any more */
+			segment_not_handed(*segp); /* its former writer no longer has it */
 			(*segp)->writer = c->id;
 			(*segp)->writer_index = c->index;
 			list_add_tail(&c->large, &(*segp)->writer_link);
@@ -523,7 +522,7 @@ static bool segment_is_worth(const struct state *st, const struct segment *seg,
 		return false;
 	if (segment_is_small(seg))
 		return writer && list_first_entry(&writer->small[SMALL_EMPTY], struct segment,
-						  writer_link) == seg; /* one is enough */
+						  writer_link) == seg; /* keep only one empty one */
 	return st->common->store.warm_bytes + seg->size <= st->common->store.warm_max;
 }
 
@@ -579,8 +578,7 @@ void draft_share(struct state *st, uint32_t slot, uint32_t with)
 	row_survives(st, slot);
 }
 
-/* A deleted name is kept by holders only. It is charged to the account of the first row that they
- * keep. */
+/* Only holders keep a deleted name. Charges it to the account of the first row that they keep. */
 static void name_charge(struct state *st, uint32_t index)
 {
 	uint32_t slot = st->names.info[index].retired;
@@ -627,7 +625,7 @@ static void extent_give(struct state *st, uint32_t slot)
 	st->common->space_freed++;
 	extent_return(t);
 	if (extent_unlink(st, slot)) {
-		seg->extents--; /* the others are there, and the notice is theirs */
+		seg->extents--; /* the others keep the extent and the notice */
 		return;
 	}
 	if (t->sibling != slot) {
@@ -636,7 +634,7 @@ static void extent_give(struct state *st, uint32_t slot)
 		extent_unjoin(st, slot);
 		if (st->tensors[other].held) /* it may be the only tensor there now */
 			extent_charge(st, other);
-		if (!seg || !seg->device) /* else a member of a group, with an extent of its own */
+		if (!seg || !seg->device) /* unless a group's member has its own extent */
 			return;
 	}
 	if (!seg)
@@ -704,7 +702,7 @@ void draft_grouped(struct state *st, struct client *c, uint32_t slot)
 	struct tensor *t = &st->tensors[slot];
 
 	t->group = true;
-	if (t->prefetch) /* it is in use, and a draft like others from now on */
+	if (t->prefetch) /* it is an ordinary draft now */
 		prefetched_remove(st, c, t);
 }
 

@@ -10,15 +10,15 @@
 
 struct tensor_request {
 	uint64_t nbytes;
-	uint32_t extra;	       /* bytes of shape and metadata that do not fit the row */
-	bool prefetch;	       /* the draft may be taken back while unused */
-	bool own_pages;	       /* in a new segment that is never reused */
-	bool late;	       /* does not wait for memory that is being given back */
-	bool last;	       /* it will not be asked for again: nothing is freed for it in vain */
-	uint32_t evict_idle_s; /* what was used in so many last seconds makes no space for it */
+	uint32_t extra; /* bytes of shape and metadata that do not fit the row */
+	bool prefetch;	/* the draft may be taken back while unused */
+	bool own_pages; /* it gets a new segment, which is never reused */
+	bool late;	/* do not wait for memory that is being given back */
+	bool last;	/* the last attempt: free nothing for it, since that would be in vain */
+	uint32_t evict_idle_s; /* do not evict tensors used in the last so many seconds */
 };
 
-/* Bytes of a segment for one tensor of so many bytes: whole pages. */
+/* The size of a segment for one tensor of @nbytes bytes: whole pages. */
 static inline uint64_t tensor_pages(uint64_t nbytes)
 {
 	return page_ceil(nbytes);
@@ -40,8 +40,8 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
  * Frees space for @size bytes that are not charged yet by taking back a warm segment or an unused
- * prefetched draft of @account or of any user. @refused is how their charge was refused, or 0 if
- * the kernel lacks space: only what was in the way is freed. False: there is nothing to take back.
+ * prefetched draft of @account or of any user. @refused is the outcome of their charge, or 0 if the
+ * kernel lacks space: only memory that was in the way is freed. False: nothing can be taken back.
  */
 bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused);
 
@@ -81,8 +81,8 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
  * (why). */
 int segments_seal(const struct state *st, uint32_t slot, const char **why);
 int draft_reserve(struct state *st, uint32_t slot); /* -ENOSPC, -ENOMEM */
-/* Keeps the empty segment for @writer, keeps it warm, or ends it. @writer is NULL if it has none
- * any more. */
+/* Keeps the empty segment for @writer, keeps it warm, or ends it. @writer is NULL if the segment no
+ * longer has one. */
 void segment_emptied(struct state *st, struct segment *seg, struct client *writer);
 void draft_adopt(struct state *st, struct client *c, uint32_t slot);
 /* Takes back drafts that @c does not use, once it has said that its ledger counts the used ones.
@@ -91,8 +91,8 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned budget);
 /* Does the same for a closed client, which uses no more drafts than its ledger counts now. *@left
  * is at first the number of its drafts. Looks at *@budget of them. True: that was all. */
 bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget);
-/* Gives back one member of the group whose memory is @slot. True: there was none, and the draft
- * itself was given back. */
+/* Gives back one member of the group whose memory is @slot. True: there was no member, and the
+ * draft itself was given back. */
 bool draft_leave(struct state *st, struct client *c, uint32_t slot);
 /* Makes the draft the memory of a group. */
 void draft_grouped(struct state *st, struct client *c, uint32_t slot);

@@ -4,8 +4,8 @@
  * lengths that any watch has. A name without watches is marked so, until a watch comes or goes.
  *
  * ORDER: first the name gets its new meaning, then that is noted, then `seq` counts it, then the
- * sleepers on `seq` are woken. A reader loads `seq` before it looks, and sleeps while it has that
- * value (tests/model/watch.pml).
+ * sleepers on `seq` are woken. A reader loads `seq` before it reads the changes, and sleeps while
+ * `seq` has that value (tests/model/watch.pml).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct watch {
 	/* Clients with an id below @since may have published a watched name before the watch began.
 	 * Of the other clients, only those with their bit (by index) in @producers may have. */
 	uint64_t since, producers;
-	struct charge charge; /* to one of the watchers */
+	struct charge charge; /* charged to one of the watchers */
 	uint32_t index;
 	uint32_t hash;
 	bool prefix;
@@ -99,7 +99,7 @@ static int watch_make(struct state *st, const struct client *c, const struct nam
 		free(w);
 		return r;
 	}
-	while (t->of[index]) /* some index is free, since the pool has as many */
+	while (t->of[index]) /* there is a free index, since the pool counts them */
 		index++;
 	list_init(&w->watchers);
 	w->since = st->common->next_client_id + 1;
@@ -205,7 +205,7 @@ void watches_adopt(struct state *st)
 {
 	_Atomic uint32_t *coming = &st->catalog.header->coming;
 
-	if (atomic_load(coming) & 1) /* the former daemon died before it noted a name */
+	if (atomic_load(coming) & 1) /* odd: the former daemon died before it noted a name */
 		atomic_fetch_add(coming, 1);
 	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
 		struct catalog_watch *common = catalog_watch(&st->catalog, i);

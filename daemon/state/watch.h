@@ -2,7 +2,7 @@
 /*
  * Watches: clients ask to be told when one name, or any name with a prefix, gets another meaning.
  * The catalog has an entry for each watched name or prefix, shared by all its watchers, and the
- * changes are noted there. A publish under a name without watchers reads one number more. Loop
+ * changes are noted there. A publish under a name without watchers costs one more read. Loop
  * thread only.
  */
 #pragma once
@@ -22,14 +22,14 @@ struct watch_table {
 };
 
 /*
- * Watches a name, or with @prefix all names that start with it, for @c. *@watch is the entry, of
- * the generation *@generation. The entry is charged to one of its watchers. Returns 0,
+ * Watches a name, or with @prefix all names that start with it, for @c. *@watch is its entry,
+ * and *@generation the entry's generation. The entry is charged to one of its watchers. Returns 0,
  * STATE_E_WATCHES if @c has too many, -ENOMEM, or an outcome of account_take().
  */
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
 	      uint32_t *watch, uint32_t *generation);
-/* True if @c may have a watch that it can do without. Such watches leave half of all entries, and
- * of those that its user may have, for others. */
+/* True if @c may have a watch that is only an optimization. Such watches leave free half of all
+ * entries, and half of those that its user may have. */
 bool watch_hint_fits(struct state *st, const struct client *c);
 /* Ends one watch of the client on that entry. Does nothing if it has none. */
 void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation);
@@ -39,7 +39,7 @@ void watches_leave(struct state *st, struct client *c);
 void watches_adopt(struct state *st);
 
 /* Notes that a name has another meaning; with @came, that it had none before. @by is the client
- * that published it, or NULL. With @wakes NULL nobody is woken yet. */
+ * that published it, or NULL. If @wakes is NULL, sleepers are not woken yet. */
 void watches_note(struct state *st, uint32_t name, bool came, struct client *by, unsigned *wakes);
 /* Notes that a client's connection ends, so that its tensors have no producer any more. */
 void watches_producer_ended(struct state *st, const struct client *c);
