@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection. Death order: the group that it is publishing; its imports, tensors and
- * exports on devices; the tensors bound to it; its ledger, its drafts, its segments, its account.
+ * The end of a connection. First ends what ends with the connection, in the order of
+ * connection_leave(); later its ledger, its drafts, its segments and its account: client_leave().
  *
  * The process may live on and still use what the client held, if it closed the socket itself, or if
  * we dropped the connection. So nothing is given back while a process maps its ledger

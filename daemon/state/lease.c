@@ -14,10 +14,12 @@
  * While a row is handed on it stands nowhere. When the last handover ends, and when a client has
  * received the tensor, the walk begins at the first holding: it may have passed the receiver's.
  *
- * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
- * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
- * nobody maps it any more (client_end.c); (4) a RETIRED row that is not handed on stands at one
- * holding, and is in client.parked of that holding's client or in some account.rows.
+ * Invariants: (1) LIVE becomes RETIRED here, and RETIRED becomes FREE by tensor_reclaim(), which
+ * lease_done() calls; only a row of a ring goes back to LIVE, and an adoption decides anew; (2) a
+ * tensor stays RETIRED from T1 until no ledger holds its slot; (3) the ledger of a connection that
+ * ended is read until nobody maps it any more (client_end.c); (4) a RETIRED row that is not handed
+ * on stands at one holding, and is in client.parked of that holding's client or in some
+ * account.rows.
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/connection/lease_protocol.h; D1 then D2 here, G2
  * then G3 there; T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the

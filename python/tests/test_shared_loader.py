@@ -589,6 +589,7 @@ def trainers(address, client):
     gc.collect()  # tests before this one have left exceptions, with what their frames hold
 
     def nothing_is_left():
+        client.delete(prefix=".datasets", missing_ok=True)  # which stay for some minutes
         for stream in client.streams():  # a worker may have made one after its trainer was killed
             client.delete(stream.name)
         return client.status().bytes_used == client.status().bytes_warm

@@ -141,7 +141,7 @@ class _Store:
     def begin(self):
         self.pid, self.events, self.timer, self.waiting = os.getpid(), None, None, _Waiting()
         self.hits = self.made = self.unkept = 0
-        self.reported, self.word = 0.0, secrets.token_hex(8)
+        self.reported, self.told, self.word = 0.0, [0, 0, 0], secrets.token_hex(8)
         multiprocessing.util.Finalize(None, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
 
     def begin_after_fork(self):
@@ -203,23 +203,26 @@ class _Store:
     # Counts
 
     def report(self):
-        self.reported = time.monotonic()
-        counts = numpy.array([self.hits, self.made, self.unkept], "int64")
-        self.client.put(self.reports + self.word, counts, ttl=_REPORTED, ring=False)
+        """Publish what this process got, if that is news."""
+        counts, self.reported = [self.hits, self.made, self.unkept], time.monotonic()
+        if counts != self.told:
+            self.client.put(self.reports + self.word, numpy.array(counts), ttl=_REPORTED, ring=False)
+            self.told = counts
 
     def report_soon(self, now=False):
-        """Publish what this process got, if that was some time ago. That it cannot is no reason to give no sample."""
+        """Publish it once a second. That it cannot be published is no reason to give no sample."""
         if self.pid == os.getpid() and (now or time.monotonic() - self.reported > _REPORT):
             with contextlib.suppress(Exception):
                 self.report()
+
+    def all_reports(self):
+        return [name for name in self.client.keys(self.reports) if "/" not in name[len(self.reports) :]]
 
     def counts(self):
         """Return what all processes got."""
         self.report()
         counts = numpy.zeros(3, "int64")
-        for name in self.client.keys(self.reports):
-            if "/" in name[len(self.reports) :]:
-                continue  # of a dataset with a longer prefix
+        for name in self.all_reports():
             with contextlib.suppress(NotFoundError), self.client.get(name) as tensor:
                 ours = tensor.uid in (0, self.client._own_uid())
                 if ours and (tensor.dtype, tensor.shape) == ("int64", counts.shape):
@@ -461,13 +464,13 @@ class CachedDataset(Dataset):
         self._store().flush()
 
     def clear(self):
-        """Delete the samples, for all programs. They are made anew when somebody asks for them.
+        """Delete the samples and counts, for all programs. Samples are made anew when somebody asks for them.
 
         What another process has just made, and has not stored yet, comes after that.
         """
         store = self._store()
         store.flush()
-        for name in self.client.keys(below(self.prefix) + ".samples"):
+        for name in self.client.keys(below(self.prefix) + ".samples") + store.all_reports():
             self.client.delete(name, missing_ok=True)
 
     def stats(self):
