@@ -108,6 +108,7 @@ static int subscribe(struct tl_subscription *sub, uint32_t flags)
 				  .role = STREAM_SUBSCRIBER,
 				  .kept = flags & TL_SUBSCRIBE_KEPT };
 	int r = stream_line_take(s, &sub->line);
+	uint64_t end;
 
 	if (r)
 		return r;
@@ -125,6 +126,10 @@ static int subscribe(struct tl_subscription *sub, uint32_t flags)
 	sub->member_word = stream_member_read(sub->view, sub->member);
 	sub->lossy = stream_member_role(sub->member_word) & STREAM_LOSSY;
 	sub->next = ask.number > sub->view->words ? ask.number : sub->view->words;
+	sub->since = sub->next + (ask.kept ? sub->view->keep : 0);
+	end = sub->view->mode == STREAM_BROADCAST ? stream_closed_at(sub->view, sub->next) : 0;
+	if (end) /* it learns of the end */
+		sub->next = end;
 	atomic_store(sub->position, sub->next); /* J3 */
 	stream_tell_room(sub->view);
 	return 0;

@@ -386,19 +386,40 @@ static int block_add(struct tl_stream *s, uint64_t size, unsigned *index)
 	return 0;
 }
 
-/* True if there is any block. Its item may be released, and then a put has memory. */
-static bool blocks_any(const struct tl_stream *s)
+unsigned blocks_in_use(const struct tl_stream *s)
 {
-	unsigned i = 0;
+	unsigned n = 0;
 
-	while (i < s->nblocks && s->blocks[i].state == BLOCK_NONE)
-		i++;
-	return i < s->nblocks;
+	for (unsigned i = 0; i < s->nblocks; i++)
+		n += s->blocks[i].state != BLOCK_NONE;
+	return n;
 }
 
 static bool is_no_room(int r)
 {
 	return r == -ENOSPC || r == -EDQUOT;
+}
+
+/* Gives back the row of the oldest item that is only kept for later subscribers, unless memory is
+ * on its way back already. Its generation changes, so that nobody takes what is written there. */
+static void keep_less(struct tl_stream *s)
+{
+	struct stream_block *oldest = NULL;
+	uint32_t who;
+	uint64_t passed = lower(readers_lowest(s, &who), readers_lowest_lossy(s));
+
+	for (unsigned i = 0; i < s->nblocks; i++) {
+		struct stream_block *b = &s->blocks[i];
+
+		if (b->state == BLOCK_AWAY || b->state == BLOCK_LEAVING)
+			return;
+		if (b->state == BLOCK_READY && b->number && b->number < passed &&
+		    (!oldest || b->number < oldest->number) &&
+		    !is_held(s, ref_slot(b->draft->hold.ref)))
+			oldest = b;
+	}
+	if (oldest)
+		send_away(s, oldest, BLOCK_AWAY);
 }
 
 int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
@@ -417,7 +438,10 @@ int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
 	r = block_add(s, block_size(s, size), index);
 	if (is_no_room(r) && give_back(s, size))
 		r = block_add(s, rounded(size), index);
-	s->starved = is_no_room(r) && blocks_any(s) && tl_failure_cause(&id) != TL_CAUSE_TOO_LARGE;
+	s->starved = is_no_room(r) && blocks_in_use(s) &&
+		     tl_failure_cause(&id) != TL_CAUSE_TOO_LARGE;
+	if (s->starved && s->view->mode == STREAM_BROADCAST)
+		keep_less(s);
 	return s->starved ? PUT_E_FULL : r;
 }
 

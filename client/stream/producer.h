@@ -85,6 +85,8 @@ int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index);
 /* Tell whether the block's item was published: the first one yes, the second one no. */
 void blocks_published(struct tl_stream *s, unsigned index, uint64_t number);
 void blocks_put_back(struct tl_stream *s, unsigned index);
+/* Returns how many blocks there are. The item of one may be released: then a put has memory. */
+unsigned blocks_in_use(const struct tl_stream *s);
 /* Looks which blocks are free. */
 int blocks_sweep(struct tl_stream *s);
 void blocks_free(struct tl_stream *s);

@@ -60,10 +60,13 @@ static int held_up(struct tl_stream *s)
 	FILE *f;
 
 	if (has_room(s, s->next))
-		return tl_fail(-ETIMEDOUT,
-			       "the stream '%s' is held up: subscribers hold all of the items for "
-			       "which there is memory, or have not taken them",
-			       view->name);
+		return tl_fail(
+			-ETIMEDOUT,
+			"the stream '%s' has no memory for a further item: %u items of this "
+			"producer are held or not taken, as `tensorlease stream info` shows; "
+			"all of a stream are %d at most, within the daemon's capacity and this "
+			"user's part of it",
+			view->name, blocks_in_use(s), STREAM_ENTRIES);
 	if (view->mode == STREAM_QUEUE)
 		return tl_fail(-ETIMEDOUT, "the queue '%s' is full: %u items are not taken%s",
 			       view->name, view->depth,
@@ -102,7 +105,7 @@ static void ring(struct stream_view *view) /* P3 */
 /* True if the stream was ended, so that nothing more can be put. */
 static bool is_ended(const struct tl_stream *s)
 {
-	return !s->reopens && stream_is_closed(s->view, s->next);
+	return !s->reopens && stream_closed_at(s->view, s->next);
 }
 
 static int ended(const struct tl_stream *s)

@@ -375,7 +375,7 @@ static bool is_end(unsigned what)
 	return what >= STREAM_ENDED && what < STREAM_ENDED + STREAM_MEMBERS;
 }
 
-bool stream_is_closed(const struct stream_view *view, uint64_t end)
+uint64_t stream_closed_at(const struct stream_view *view, uint64_t end)
 {
 	uint64_t word, number = end;
 
@@ -384,7 +384,9 @@ bool stream_is_closed(const struct stream_view *view, uint64_t end)
 		word = atomic_load(stream_word_at(view, number));
 	} while (stream_word_number(word) == number && is_end(stream_word_what(word)) &&
 		 end - number < view->words);
-	return stream_word_number(word) == number && stream_word_what(word) == STREAM_CLOSED;
+	return stream_word_number(word) == number && stream_word_what(word) == STREAM_CLOSED
+		       ? number
+		       : 0;
 }
 
 /* ---- sleeping and waking --------------------------------------------------------------------- */

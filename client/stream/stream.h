@@ -76,8 +76,9 @@ static inline _Atomic uint64_t *stream_word_at(const struct stream_view *view, u
 
 /* Moves *@number on to the first unpublished number, and returns the word in its place. */
 uint64_t stream_end_find(const struct stream_view *view, uint64_t *number);
-/* True if the stream is ended and was not reopened before @end. */
-bool stream_is_closed(const struct stream_view *view, uint64_t end);
+/* Returns the number at which the stream was ended, or 0 if it was not, or was reopened before
+ * @end. */
+uint64_t stream_closed_at(const struct stream_view *view, uint64_t end);
 
 /* ---- sleeping and waking ---- */
 
@@ -122,6 +123,7 @@ struct tl_subscription {
 	unsigned line;
 	_Atomic uint64_t *position;
 	bool lossy;
+	uint64_t since;	  /* the first number that was put after it subscribed, or a later one */
 	intptr_t stream;  /* the CUDA stream on which items are used */
 	uint64_t next;	  /* the next number */
 	uint64_t skipped; /* since the last item */

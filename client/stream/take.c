@@ -203,6 +203,8 @@ static int why_not(struct tl_subscription *sub, uint64_t number)
 	if (sub->lossy)
 		return skip(sub);
 	move_to(sub, number + 1);
+	if (number < sub->since) /* a kept item, whose memory a producer needed */
+		return TAKE_E_AGAIN;
 	return item_missing(sub->view, number);
 }
 
@@ -247,7 +249,7 @@ static bool is_over(const struct stream_view *view, uint64_t number)
 	uint64_t end = number;
 
 	stream_end_find(view, &end);
-	return stream_is_closed(view, end);
+	return stream_closed_at(view, end);
 }
 
 static int ended(const struct stream_view *view)

@@ -25,6 +25,24 @@ Pair = collections.namedtuple("Pair", "image label")
 T, N = torch.arange, np.arange
 
 
+def test_samples_of_another_dataset_are_refused(client):
+    with pytest.raises(TypeError, match="prefix must be a str that only this dataset has"):
+        shared.CachedDataset([1], client)
+    first = shared.CachedDataset(Numbers(4), client, "dataset/of one")
+    assert [first[n] for n in range(4)] == [0, 1, 2, 3]
+    first.flush()
+    for other in ([5, 6, 7, 8], Numbers(5)):
+        wrong = shared.CachedDataset(other, client, "dataset/of one")
+        for _ in range(2):
+            with pytest.raises(tensorlease.InvalidError, match=f"has 4 samples of Numbers, and .* of {len(other)} samples"):
+                wrong[0]
+            with pytest.raises(tensorlease.InvalidError, match=r"call clear\(\)"):
+                next(iter(DataLoader(wrong, 2)))
+    assert shared.CachedDataset(Numbers(4), client, "dataset/of one")[3] == 3
+    wrong.clear()
+    assert [wrong[n] for n in range(5)] == [0, 1, 2, 3, 4] and len(first) == 4
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_all_workers_got_is_counted(client, method):
     tool = os.environ.get("TL_TEST_CLI")

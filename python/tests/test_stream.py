@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import tensorlease
+from conftest import daemon_at, eventually
+from limits import limit
 
 
 @pytest.fixture(autouse=True)
@@ -421,3 +423,104 @@ def test_closing_ends_a_wait(client, other):
     other.close()
     thread.join()
     assert errors and "closed" in errors[0]
+
+
+def test_a_loop_acknowledges_the_last_item_too(client, other):
+    stream = client.stream("q", "queue")
+    numbers = [stream.put(frame) for frame in frames(5)]
+    stream.end()
+    assert [item.number for item in stream.subscribe()] == numbers
+    again = other.stream("q", existing=True).subscribe()
+    assert [item.number for item in again] == []
+
+
+def test_a_loop_that_waits_has_acknowledged_what_it_had(client):
+    stream = client.stream("q", "queue")
+    held = []
+
+    def work():
+        held.extend(stream.subscribe())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    stream.put(np.zeros(3))
+    eventually(lambda: stream.info().length == 0)
+    stream.end()
+    thread.join()
+    assert len(held) == 1
+
+
+@pytest.mark.parametrize("kind", ["for", "async for"])
+def test_a_loop_acknowledges_when_it_asks_for_the_next_item(client, other, kind):
+    stream = client.stream("q", "queue")
+    numbers, held = [stream.put(frame) for frame in frames(3)], []
+    subscription = stream.subscribe()
+
+    async def take():
+        async for item in subscription:
+            held.append(item)
+            if len(held) == 2:
+                break
+
+    if kind == "for":
+        for item in subscription:
+            held.append(item)
+            if len(held) == 2:
+                break
+    else:
+        asyncio.run(take())
+    subscription.close()
+    late = other.stream("q", existing=True).subscribe()
+    eventually(lambda: stream.info().length == 2)
+    assert [(item.number, item.tries) for item in late.take(3, limit(30))] == [(numbers[1], 1), (numbers[2], 0)]
+    assert [item.number for item in held] == numbers[:2]
+
+
+def test_an_item_without_names_is_its_tensors(client):
+    stream = client.stream("s", "broadcast")
+    subscription = stream.subscribe()
+    stream.put(np.arange(4))
+    item = subscription.get()
+    assert np.asarray(item).tolist() == [0, 1, 2, 3] and np.asarray(item, "float32").dtype == np.float32
+    assert np.array(item, copy=True).flags.writeable and [tensor.shape for tensor in item] == [(4,)]
+    stream.put([np.zeros(2), np.ones(3)])
+    item = subscription.get()
+    assert [tensor.shape for tensor in item] == [(2,), (3,)] == [tensor.shape for tensor in item.values()]
+    with pytest.raises(ValueError, match="2 tensors"):
+        np.asarray(item)
+    stream.put({"a": np.zeros(2), "b": np.ones(3)})
+    item = subscription.get()
+    assert list(item) == ["a", "b"] and [(name, t.shape) for name, t in item.items()] == [("a", (2,)), ("b", (3,))]
+    assert {name: tensor.shape for name, tensor in dict(item).items()} == {"a": (2,), "b": (3,)}
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_who_comes_after_the_end_of_a_broadcast_learns_of_it(client, keep):
+    stream = client.stream("s", "broadcast", depth=4, keep=keep)
+    for i in range(3):
+        stream.put(np.full(2, i))
+    stream.end()
+    assert list(stream.subscribe()) == []
+    assert [item.tensor.numpy()[0] for item in stream.subscribe(kept=True)] == ([2] if keep else [])
+    stream.reopen()
+    subscription = stream.subscribe()
+    assert subscription.get() is None
+    stream.put(np.full(2, 3))
+    assert subscription.get(limit(30)).tensor.numpy()[0] == 3
+
+
+def test_what_is_kept_goes_before_a_producer_lacks_memory(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address, "16M"), tensorlease.connect(address, autostart=False) as client:
+        stream = client.stream("s", "broadcast", depth=8, keep=8)
+        subscription = stream.subscribe()
+        for i in range(20):
+            stream.put(np.full(4 << 20, i, "uint8"), timeout=limit(30))
+            with subscription.get(limit(30)) as item:
+                assert set(item.tensor.numpy()[::4096]) == {i}
+        found = [item.tensor.numpy()[0] for item in stream.subscribe(kept=True).take(8, None)]
+        assert found and found == list(range(20 - len(found), 20))
+        with pytest.raises(tensorlease.TimeoutError, match="no memory for a further item"):
+            for _ in range(20):
+                stream.put(np.zeros(4 << 20, "uint8"), timeout=0.1)
+        assert subscription.get().tensor.numpy()[0] == 0

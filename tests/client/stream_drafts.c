@@ -312,7 +312,7 @@ TEST(a_full_queue_says_why)
 	for (int i = 0; i < 3; i++)
 		put_item(s, i, 4 << 20);
 	must_be(try_put(s, 3, 4 << 20, MS), -ETIMEDOUT);
-	must(strstr(tl_last_error(), "for which there is memory"));
+	must(strstr(tl_last_error(), "has no memory for a further item"));
 	take_value(sub, 0, 4 << 20);
 	put_item(s, 3, 4 << 20);
 	tl_subscription_close(sub);

@@ -132,7 +132,7 @@ TEST(who_waits_for_memory_is_told_when_it_comes_back)
 	for (unsigned i = 0; i < g.n; i++)
 		must_be(tl_item_release(g.items[i]), 0);
 	must_be(put_number(g.out, 0, BIG, 20 * MS), -ETIMEDOUT);
-	must(strstr(tl_last_error(), "there is memory"));
+	must(strstr(tl_last_error(), "no memory for a further item"));
 	td_freeze(&d);
 	must_be(child_step(&child), 2);
 	must_be(pthread_create(&thread, NULL, put_when_there_is_memory, &g), 0);

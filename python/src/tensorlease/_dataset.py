@@ -29,7 +29,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from . import _samples
 from ._cache import PATIENCE, try_claim
 from ._client import Client, connect
-from ._errors import NoSpaceError, NotFoundError
+from ._errors import InvalidError, NoSpaceError, NotFoundError
 from ._lock import ForkLock
 from ._paths import below
 from ._tensor import Tensor
@@ -125,12 +125,15 @@ def _samples_of(dataset, indexes):
 class _Store:
     """What this process knows of the samples that are there, and those that it makes."""
 
-    def __init__(self, client, prefix, count, options):
+    def __init__(self, client, prefix, dataset, options):
         self.client, self.path, self.options = client, below(prefix), options
+        count = len(dataset)
+        self.of = f"{count} samples of {type(dataset).__qualname__}"  # what packs have as metadata
         self.places = numpy.full(count, _NOWHERE, "int64")  # pack's number << _ROW | row, for each index
         self.count, self.packs = itertools.count(), {}  # number: name and head of each pack that there has been
         self.numbers = {}  # name: number of each pack that is there
         self.own = {}  # name: head and indexes of a pack that this process publishes, until the watch tells of it
+        self.strange = {}  # name: what packs have samples of that are another dataset's
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
         self.reports = f".datasets/{below(prefix)}"
         self.full_until = 0.0
@@ -167,6 +170,11 @@ class _Store:
                     self.add(event.name)
             for name in gone:
                 self.drop(name)
+            for name, of in self.strange.items():
+                raise InvalidError(
+                    errno.EINVAL,
+                    f"{name!r} has {of}, and this is a dataset of {self.of}: give each its own prefix=, or call clear()",
+                )
 
     def add(self, name):
         try:
@@ -184,6 +192,10 @@ class _Store:
         with self.client.get(name) as tensor:
             if tensor.uid not in (0, self.client._own_uid()):
                 raise NotFoundError(errno.ENOENT, f"{name!r} is of user {tensor.uid}, whose samples are not taken")
+            of = str(tensor.metadata, "utf-8", "replace")
+            if of != self.of:
+                self.strange[name] = of or "other samples"
+                raise NotFoundError(errno.ENOENT, f"{name!r} has {of}")
             return _samples.read_head(memoryview(tensor))
 
     def note_columns(self, number, columns):
@@ -195,6 +207,7 @@ class _Store:
         self.bases[number, : len(columns)] = columns
 
     def drop(self, name):
+        self.strange.pop(name, None)
         number = self.numbers.get(name)
         if number is not None:  # its name and head stay, for a thread that has just read a place in it
             self.places[self.places >> _ROW == number] = _NOWHERE
@@ -263,8 +276,9 @@ class _Store:
         name, ours = f"{self.path}.samples/{secrets.token_hex(8)}", time.monotonic() - self.opened
         pack = _samples.Pack(parts)
         self.own[name] = pack.head, pack.indexes
+        options = {**self.options, "metadata": self.of, "evict_idle": max(1.0, ours)}
         try:
-            draft = self.client.create(name, pack.head.size, "uint8", evict_idle=max(1.0, ours), **self.options)
+            draft = self.client.create(name, pack.head.size, "uint8", **options)
             pack.write(draft.numpy())
             draft.commit()
         except BaseException as error:
@@ -414,8 +428,9 @@ class CachedDataset(Dataset):
     dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, images of PIL, or lists,
         tuples, named tuples and dicts of these. What it does at random is done once too: augment what comes out of this.
     client: a Client, or None for one that each process connects when it needs it, to the default address.
-    prefix: of the names, which are PREFIX/.samples/... Another one is needed as soon as the dataset returns something
-        else.
+    prefix: of the names, which are PREFIX/.samples/... Each dataset needs its own, and a new one as soon as it returns
+        something else, for example after a change of its transform: nothing tells samples apart but their index.
+        InvalidError: the samples there are of a dataset of another class or length.
     evictable: whether samples may go when the daemon needs space; then they are made anew.
     ttl: seconds after which samples go, and are made anew. None: they stay until clear(), also when all programs have
         ended, and a daemon that was started for them stays too.
@@ -429,11 +444,13 @@ class CachedDataset(Dataset):
     s, to be stored with them; a process that is killed meanwhile loses it.
     """
 
-    def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
+    def __init__(self, dataset, client=None, prefix=None, *, evictable=True, ttl=None):
         if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(f"the samples of {type(dataset)!r} have no indexes: a dataset needs __getitem__ and __len__")
         if client is not None and not isinstance(client, Client):
             raise TypeError(f"client must be a Client or None, not {type(client)!r}")
+        if not isinstance(prefix, str) or not prefix:
+            raise TypeError(f"prefix must be a str that only this dataset has, such as 'mnist/train', not {prefix!r}")
         self.dataset, self.client, self.evictable, self.ttl = dataset, client, evictable, ttl
         self.prefix = prefix.removesuffix("/")
         self._known = None
@@ -455,7 +472,7 @@ class CachedDataset(Dataset):
             self.client = connect()
         if self._known is None:
             options = {"evictable": self.evictable, "ttl": self.ttl, "ring": False}
-            self._known = _Store(self.client, self.prefix, len(self.dataset), options)
+            self._known = _Store(self.client, self.prefix, self.dataset, options)
         self._known.begin_after_fork()
         return self._known
 

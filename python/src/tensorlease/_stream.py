@@ -2,6 +2,7 @@
 """Streams: what Client.stream() returns."""
 
 import asyncio
+import contextlib
 import errno
 import math
 import os
@@ -11,7 +12,7 @@ import weakref
 from ._arrays import NUMBERS
 from ._cuda import device_pair, interface_of
 from ._dtypes import parse_sizes
-from ._errors import NotNewerError, TimeoutError
+from ._errors import Error, NotNewerError, TimeoutError
 from ._tensor import Tensor, _no_interface
 from ._tuples import Rows, StreamInfo, StreamMember
 from ._waiter import running_trio
@@ -61,7 +62,7 @@ class Item:
     done(); what a process has not acknowledged when it dies goes to another subscriber.
     """
 
-    __slots__ = ("_item", "_tensors", "metadata", "number", "producer", "put_ns", "skipped", "tries", "uid")
+    __slots__ = ("__weakref__", "_item", "_tensors", "metadata", "number", "producer", "put_ns", "skipped", "tries", "uid")
 
     def __init__(self, item):
         self._item = item
@@ -94,10 +95,26 @@ class Item:
         return len(self._all())
 
     def __iter__(self):
-        return iter(self.keys())
+        """Iterate over the names, as in a dict, or over the Tensors of a list, which have none."""
+        return iter(self.keys() or self.tensors)
 
     def __contains__(self, name):
         return name in self.keys()
+
+    def items(self):
+        """Its names and Tensors, a list of pairs."""
+        return [(name, tensor) for name, tensor in self._all() if name is not None]
+
+    def values(self):
+        """Its Tensors, a list."""
+        return self.tensors
+
+    def __array__(self, dtype=None, copy=None):
+        """The array of its Tensor, if it has only one. So numpy.asarray(item) is what was put."""
+        array = self.tensor.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     def __getitem__(self, key):
         """Return the Tensor of that name, or of that number."""
@@ -237,13 +254,45 @@ class ItemDraft:
             self.abort()
 
 
+class _Items:
+    """What a loop over a Subscription uses. Asking for the next item acknowledges the former one."""
+
+    def __init__(self, subscription):
+        self._subscription, self._former = subscription, lambda: None
+
+    def _acknowledge(self):
+        former = self._former()
+        if former is not None:
+            with contextlib.suppress(Error):  # it was released, or given to another one
+                former.done()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._acknowledge()
+        item = next(self._subscription)
+        self._former = weakref.ref(item)
+        return item
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        self._acknowledge()
+        item = await self._subscription.__anext__()
+        self._former = weakref.ref(item)
+        return item
+
+
 def _parse_part(default, shape, dtype, device=None):
     return *parse_sizes(shape, dtype), device_pair(default if device is None else device)
 
 
 class Subscription:
-    """What Stream.subscribe() returns: an iterator over Items, also for ``async for``. It ends when the stream is ended.
+    """What Stream.subscribe() returns: Items to iterate over, also with ``async for``. That ends when the stream is ended.
 
+    When a loop asks for the next Item it acknowledges the former one; get() and take() do not.
     Several threads may take from one subscription. It is closed by close(), at the end of a with block, or when it is
     collected.
     """
@@ -301,7 +350,7 @@ class Subscription:
         return self._subscription.fileno()
 
     def __iter__(self):
-        return self
+        return _Items(self)
 
     def __next__(self):
         item = self.get()
@@ -310,7 +359,7 @@ class Subscription:
         return item
 
     def __aiter__(self):
-        return self
+        return _Items(self)
 
     async def __anext__(self):
         item = await self.aget()

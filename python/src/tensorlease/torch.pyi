@@ -37,7 +37,7 @@ class CachedDataset(Dataset[Any]):
         self,
         dataset: _MapStyle,
         client: Client | None = None,
-        prefix: str = "dataset",
+        prefix: str = ...,
         *,
         evictable: bool = True,
         ttl: float | None = None,
