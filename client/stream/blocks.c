@@ -324,7 +324,7 @@ static int rows_request(struct tl_stream *s, uint64_t ref, unsigned *entry)
 	int r = session_call(session, &rows, session_deadline(session), &answer);
 
 	if (r)
-		return r < 0 ? r : stream_gone(s->view);
+		return r < 0 ? r : stream_why_gone(s->view);
 	r = answer_expect(&answer, WIRE_ENTRIES, "adding a row to a stream");
 	if (r)
 		return r;
@@ -348,7 +348,7 @@ static int add_attempt(struct call *c, const struct use *use, void *context)
 	struct adding *a = context;
 
 	if (use->session != a->s->view->session)
-		return stream_gone(a->s->view);
+		return stream_why_gone(a->s->view);
 	return shared_draft_new(c, use, &a->request, &a->draft);
 }
 

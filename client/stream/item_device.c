@@ -31,7 +31,7 @@ static int create_attempt(struct call *c, const struct use *use, void *context)
 	struct device_put *d = context;
 
 	if (use->session != d->s->view->session)
-		return stream_gone(d->s->view);
+		return stream_why_gone(d->s->view);
 	return memory_kinds[KIND_DEVICE]->create(c, use, &d->request, &d->draft);
 }
 

@@ -128,7 +128,7 @@ static int publish_word(struct tl_stream *s, unsigned what, struct stream_entry 
 		if (r)
 			return r;
 		if (!stream_member_is(view, s->member, s->member_word))
-			return stream_gone(view);
+			return stream_why_gone(view);
 		if (is_ended(s))
 			return ended(s);
 		if (!has_room(s, s->next))

@@ -42,7 +42,7 @@ static int reader_map(struct tl_stream *s, struct stream_reader *r, uint32_t mem
 
 	e = session_call(session, &m, session_deadline(session), &answer);
 	if (e)
-		return e < 0 ? e : stream_gone(s->view);
+		return e < 0 ? e : stream_why_gone(s->view);
 	e = answer_expect(&answer, WIRE_POSITIONS_OF, "finding a subscriber");
 	if (e == -ENOENT)
 		return 0;

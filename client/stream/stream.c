@@ -241,7 +241,7 @@ static int join(struct stream_view *view, struct stream_ask *ask)
 		r = 1;
 	}
 	if (r > 0 || (r && atomic_load(&view->entry->ref) != view->ref))
-		return stream_gone(view);
+		return stream_why_gone(view);
 	ask->member = answer.member;
 	ask->number = answer.number;
 	return r;
@@ -346,6 +346,13 @@ int stream_usable(const struct stream_view *view)
 	if (atomic_load(&view->entry->ref) != view->ref || !session_served(s))
 		return stream_gone(view);
 	return 0;
+}
+
+int stream_why_gone(const struct stream_view *view)
+{
+	int r = stream_usable(view);
+
+	return r ? r : stream_gone(view);
 }
 
 bool stream_member_is(const struct stream_view *view, uint32_t member, uint64_t word)

@@ -64,6 +64,8 @@ int stream_check_ours(const struct stream_view *view); /* returns 0 or -ECHILD; 
 /* Returns 0, or -ESTALE, -ECHILD, -ECANCELED: the stream or its session is over. */
 int stream_usable(const struct stream_view *view);
 int stream_gone(const struct stream_view *view); /* fails with -ESTALE */
+/* Fails as stream_usable() does, such as with -ECONNABORTED after a kick, or else with -ESTALE. */
+int stream_why_gone(const struct stream_view *view);
 /* True if the member's word is still @word. */
 bool stream_member_is(const struct stream_view *view, uint32_t member, uint64_t word);
 /* Returns the word of the member that this process has just become. */

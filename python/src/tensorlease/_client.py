@@ -393,6 +393,8 @@ class Client(_core.Client):
         NotFoundError: a name does not exist. InvalidError (a ValueError): a tensor is not like a row of the array.
         UnsupportedError: a tensor is on a GPU. Nothing was copied then. Other errors are those of get_many().
         """
+        if isinstance(names, str):
+            raise TypeError(f"gather() takes several names, not {names!r}: give a list")
         names = list(names)
         if out is None:
             if not names:

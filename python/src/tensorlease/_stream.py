@@ -263,7 +263,7 @@ class _Items:
     def _acknowledge(self):
         former = self._former()
         if former is not None:
-            with contextlib.suppress(Error):  # it was released, or given to another one
+            with contextlib.suppress(Error, ValueError):  # it was given to another one, or released
                 former.done()
 
     def __iter__(self):
