@@ -69,13 +69,15 @@ static int look(struct cli *cli, struct stay *stay)
 	return r == -EAGAIN ? STAYS : cli_fail_library(cli, r);
 }
 
-/* The watch does not see a name that came and went between two looks. */
+/* The watch does not see a name that came and went before it looked. So that is asked afterwards.
+ */
 static int look_first(struct cli *cli, struct stay *stay)
 {
-	bool gone = find_ours(cli, stay) == -ENOENT;
-	int r = look(cli, stay);
+	int r;
 
-	return r == STAYS && gone ? CLI_OK : r;
+	find_ours(cli, stay);
+	r = look(cli, stay);
+	return r == STAYS && find_ours(cli, stay) == -ENOENT ? CLI_OK : r;
 }
 
 int cli_stay_begin(struct cli *cli, struct stay *stay, const char *name)

@@ -266,6 +266,7 @@ def test_who_publishes_and_who_reads(address):
         assert held in camera.readers() and isinstance(held, tensorlease.Reader)
         tensor.release()
         camera.close()
+        eventually(lambda: reader.stat("seen/a").publisher.gone)
         gone = reader.stat("seen/a").publisher
         assert gone == who._replace(gone=True) and isinstance(gone, tensorlease.Identity)
         assert pickle.loads(pickle.dumps(gone)) == gone
