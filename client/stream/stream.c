@@ -339,19 +339,19 @@ int stream_usable(const struct stream_view *view)
 		return r;
 	if (atomic_load(&s->client->closed))
 		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
-	if (!session_alive(s)) { /* a put sends nothing, so it must look for this itself */
-		r = session_kicked(s);
-		return r ? r : stream_gone(view);
-	}
-	if (atomic_load(&view->entry->ref) != view->ref || !session_served(s))
-		return stream_gone(view);
-	return 0;
+	/* a put sends nothing, so it must look for this itself */
+	if (session_alive(s) && session_served(s) && atomic_load(&view->entry->ref) == view->ref)
+		return 0;
+	r = session_kicked(s);
+	return r ? r : stream_gone(view);
 }
 
 int stream_why_gone(const struct stream_view *view)
 {
 	int r = stream_usable(view);
 
+	if (!r) /* session_alive() looks seldom */
+		r = session_kicked(view->session);
 	return r ? r : stream_gone(view);
 }
 

@@ -10,6 +10,7 @@
 
 #include "client/checks.h"
 #include "client/connection/process.h"
+#include "client/connection/socket.h"
 #include "client/error.h"
 #include "client/read/shared_lease.h"
 #include "client/stream/stream.h"
@@ -198,8 +199,13 @@ static int why_not(struct tl_subscription *sub, uint64_t number)
 
 	if (r)
 		return r;
-	if (!stream_member_is(sub->view, sub->member, sub->member_word))
-		return tl_fail(-ESTALE, "this subscription to '%s' was ended", sub->view->name);
+	if (!stream_member_is(sub->view, sub->member, sub->member_word)) {
+		r = session_kicked(sub->view->session);
+		if (!r)
+			r = tl_fail(-ESTALE, "this subscription to '%s' was ended",
+				    sub->view->name);
+		return r;
+	}
 	if (sub->lossy)
 		return skip(sub);
 	move_to(sub, number + 1);
