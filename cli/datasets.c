@@ -14,14 +14,22 @@
 
 static const char root[] = ".datasets";
 
+/* A report may be replaced by something else before it is read. So its type is looked at then. */
+static bool is_report(const DLTensor *t)
+{
+	return t->ndim == 1 && t->shape[0] == 3 && t->dtype.code == kDLInt && t->dtype.bits == 64 &&
+	       t->dtype.lanes == 1 && t->device.device_type == kDLCPU;
+}
+
 static int visit_report(const tl_info *info, void *context)
 {
+	const DLTensor t = { .device = info->device,
+			     .ndim = info->ndim,
+			     .dtype = info->dtype,
+			     .shape = (int64_t *)info->shape };
 	struct datasets *d = context;
-	const bool is_report = info->ndim == 1 && info->shape[0] == 3 &&
-			       info->dtype.code == kDLInt && info->dtype.bits == 64 &&
-			       info->dtype.lanes == 1 && info->device.device_type == kDLCPU;
 
-	if (!is_report || !strchr(info->name + sizeof(root), '/'))
+	if (!is_report(&t) || !strchr(info->name + sizeof(root), '/'))
 		return 0;
 	d->rows = cli_grow(d->rows, d->count, sizeof(*d->rows));
 	d->rows[d->count++] = (struct dataset){ .prefix = cli_text("%s", info->name) };
@@ -35,7 +43,7 @@ static int report_read(tl_client *client, struct dataset *row)
 	const int64_t *counts;
 	int r = tl_get(client, row->prefix, NULL, &tensor);
 
-	if (!r && tensor->dl_tensor.ndim == 1 && tensor->dl_tensor.shape[0] == 3) {
+	if (!r && is_report(&tensor->dl_tensor)) {
 		counts = tensor->dl_tensor.data;
 		row->hits = (uint64_t)counts[0];
 		row->made = (uint64_t)counts[1];

@@ -177,10 +177,10 @@ class _Store:
                 )
 
     def add(self, name):
-        try:
-            head, indexes = self.own.pop(name, None) or self.read_head(name)
-        except NotFoundError:
+        found = self.own.pop(name, None) or self.read_head(name)
+        if not found:
             return
+        head, indexes = found
         number, known = next(self.count), (indexes >= 0) & (indexes < len(self.places))
         self.packs[number] = name, head
         if len(head.sections) == 1:
@@ -189,13 +189,18 @@ class _Store:
         self.numbers[name] = number  # last: a child of a fork before this learns of the pack anew
 
     def read_head(self, name):
-        with self.client.get(name) as tensor:
+        """Return head and indexes of a pack, or None if it has gone, is a stranger's, or has another dataset's samples."""
+        try:
+            tensor = self.client.get(name)
+        except NotFoundError:
+            return None
+        with tensor:
             if tensor.uid not in (0, self.client._own_uid()):
-                raise NotFoundError(errno.ENOENT, f"{name!r} is of user {tensor.uid}, whose samples are not taken")
+                return None
             of = str(tensor.metadata, "utf-8", "replace")
             if of != self.of:
                 self.strange[name] = of or "other samples"
-                raise NotFoundError(errno.ENOENT, f"{name!r} has {of}")
+                return None
             return _samples.read_head(memoryview(tensor))
 
     def note_columns(self, number, columns):
