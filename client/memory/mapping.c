@@ -633,22 +633,22 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
 	pthread_mutex_unlock(&ms->mutex);
 }
 
-/* Makes a new writable mapping of all of the segment's write_fd. */
-static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map **out)
+/* Makes a new writable mapping of all of the segment's write_fd, which goes to @fd_move. */
+static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map **out,
+			 int *fd_move)
 {
 	struct mapping *m = &ms->table[segment];
 	struct write_map *map = malloc(sizeof(*map));
 	uint32_t flags = segment_flags(ms, segment);
-	int r;
+	int fd = m->write_fd - 1, r;
 
 	if (!map)
 		return tl_fail(-ENOMEM, "no memory to remember a mapping");
 	let_go_for_another(ms);
-	r = map_segment(m->write_fd - 1, m->write_size, flags, PROT_READ | PROT_WRITE, &map->base);
+	r = map_segment(fd, m->write_size, flags, PROT_READ | PROT_WRITE, &map->base);
 	if (r == -ENOMEM) {
 		let_go_idle(ms, LET_GO_MANY);
-		r = map_segment(m->write_fd - 1, m->write_size, flags, PROT_READ | PROT_WRITE,
-				&map->base);
+		r = map_segment(fd, m->write_size, flags, PROT_READ | PROT_WRITE, &map->base);
 	}
 	if (r) {
 		free(map);
@@ -661,12 +661,16 @@ static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map
 	map->left_out = false;
 	list_add_tail(&ms->write_maps, &map->link);
 	ms->count++;
-	m->write_fd = fd_close(m->write_fd - 1) + 1;
+	m->write_fd = 0;
+	if (fd_move && !(flags & SEGMENT_SEALED))
+		*fd_move = fd;
+	else
+		fd_close(fd);
 	*out = map;
 	return 0;
 }
 
-static int write_base_locked(struct mappings *ms, const struct wire_draft *draft)
+static int write_base_locked(struct mappings *ms, const struct wire_draft *draft, int *fd_move)
 {
 	struct mapping *m = &ms->table[draft->segment];
 	int r;
@@ -682,13 +686,14 @@ static int write_base_locked(struct mappings *ms, const struct wire_draft *draft
 		return 0;
 	if (m->let_go)
 		return MAPPING_E_LET_GO;
-	r = write_map_new(ms, draft->segment, &m->write);
+	r = write_map_new(ms, draft->segment, &m->write, fd_move);
 	if (!r)
 		sweep(ms, MAPPINGS_FEW, UINT64_MAX);
 	return r;
 }
 
-int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out)
+int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out,
+		  int *fd_move)
 {
 	struct write_map *map;
 	int r;
@@ -697,7 +702,7 @@ int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct wr
 		return tl_fail(-EPROTO, "a draft in segment %u of %u", draft->segment,
 			       ms->catalog->slots);
 	pthread_mutex_lock(&ms->mutex);
-	r = write_base_locked(ms, draft);
+	r = write_base_locked(ms, draft, fd_move);
 	map = ms->table[draft->segment].write; /* unless the sweep took it away again */
 	if (!r && !map)
 		r = tl_fail(-EPROTO, "segment %u went while there is a draft in it",

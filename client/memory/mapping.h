@@ -170,9 +170,14 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
 /* The segment's writable mapping was idle and was let go. */
 enum { MAPPING_E_LET_GO = 1 << 8 }; /* unlike SESSION_E_x */
 
-/* Maps the writable bytes of a draft's segment, whose size is in @draft. They stay until
- * mapping_write_end(). Returns 0, MAPPING_E_LET_GO, or a negative errno. */
-int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out);
+/*
+ * Maps the writable bytes of a draft's segment, whose size is in @draft. They stay until
+ * mapping_write_end(). If they were not mapped yet and may be written by a descriptor too, that is
+ * moved to @fd_move; else it stays as it is. NULL: nobody wants it. Returns 0, MAPPING_E_LET_GO, or
+ * a negative errno.
+ */
+int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out,
+		  int *fd_move);
 void mapping_write_again(struct mappings *ms, struct write_map *map); /* one more end is to come */
 void mapping_write_end(struct mappings *ms, struct write_map *map);   /* NULL is fine */
 

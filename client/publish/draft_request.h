@@ -23,6 +23,7 @@ struct draft_request {
 	struct tensor_lifetime lifetime;
 	uint32_t ring; /* TL_RING_*, or a depth */
 	uint32_t evict_idle_s;
+	int *fd_move; /* NULL, or gets what draft_copy() needs, which the caller closes; it is -1 */
 	bool own_pages;
 	uint64_t version; /* stated, or 0 */
 };

@@ -22,7 +22,6 @@
 #include "proto/description.h"
 #include "proto/row_layout.h"
 #include "tensor/check.h"
-#include "tensor/copy.h"
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "util/cancel.h"
@@ -255,14 +254,16 @@ static int members_allocate(tl_group *group, int64_t deadline)
 }
 
 /* @handed, unless it is NULL, has for each item the tensor that is published where it lies, or
- * NULL. */
+ * NULL. @fd_move: as in struct draft_request. */
 static int group_make(struct call *c, const struct use *use, const tl_group_item *items,
 		      const tl_group_options *o, DLManagedTensorVersioned *const *handed,
-		      size_t count, tl_group **out)
+		      size_t count, int *fd_move, tl_group **out)
 {
-	struct draft_request request = {
-		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = o->timeout_ns
-	};
+	struct draft_request request = { .name = "",
+					 .dtype = { kDLUInt, 8, 1 },
+					 .ndim = 1,
+					 .timeout_ns = o->timeout_ns,
+					 .fd_move = fd_move };
 	tl_group *group;
 	int64_t total;
 	int r;
@@ -310,7 +311,7 @@ static int create_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct creating *p = context;
 
-	return group_make(c, use, p->items, p->o, NULL, p->count, p->out);
+	return group_make(c, use, p->items, p->o, NULL, p->count, NULL, p->out);
 }
 
 int group_create(tl_client *client, const tl_group_item *items, const tl_group_options *o,
@@ -593,8 +594,8 @@ static int source_fits(const struct group_member *m, const DLTensor *source)
 	return 0;
 }
 
-/* Copies sources that fit their members. */
-static int sources_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads)
+/* Copies sources that fit their members. @fd: as in draft_copy(). */
+static int sources_copy(tl_group *group, const DLTensor *const *sources, int fd, uint32_t threads)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
 	int r = 0;
@@ -603,7 +604,8 @@ static int sources_copy(tl_group *group, const DLTensor *const *sources, uint32_
 		const struct group_member *m = &group->members[i];
 
 		if (sources[i] && m->tensor.data && !m->kind->members_allocate)
-			r = copy_gather(m->tensor.data, sources[i], m->flags, threads);
+			r = draft_copy(group->draft, fd, m->tensor.data, sources[i], m->flags,
+				       threads);
 		if (r)
 			return tl_fail(r, "copying '%s': %m", m->name);
 	}
@@ -616,7 +618,7 @@ int group_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads
 
 	for (size_t i = 0; !r && i < group->all.count; i++)
 		r = sources[i] ? source_fits(&group->members[i], sources[i]) : 0;
-	return r ? r : sources_copy(group, sources, threads);
+	return r ? r : sources_copy(group, sources, -1, threads);
 }
 
 void group_stream(tl_group *group, intptr_t stream, bool sealed)
@@ -665,17 +667,18 @@ static int group_of_sources(struct call *c, const struct use *use, const struct 
 	const tl_group_options o = { .timeout_ns = p->o->timeout_ns,
 				     .devices = devices,
 				     .versions = p->o->versions };
+	cleanup_(fd_closep) int fd = -1;
 	int r = items && devices ? sources_items(p, items, devices)
 				 : tl_fail(-ENOMEM, "no memory for %zu tensors", p->count);
 
 	if (!r)
-		r = group_make(c, use, items, &o, p->handed, p->count, out);
+		r = group_make(c, use, items, &o, p->handed, p->count, &fd, out);
 	free(items);
 	free(devices);
 	if (r)
 		return r;
 	group_stream(*out, p->o->stream, p->o->flags & TL_PUBLISH_SEALED);
-	r = sources_copy(*out, p->sources, p->o->threads);
+	r = sources_copy(*out, p->sources, fd, p->o->threads);
 	if (r)
 		group_free(*out);
 	return r;

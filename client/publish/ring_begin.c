@@ -34,7 +34,7 @@ static bool map_draft(struct beginning *b, const struct wire_draft *d)
 	    d->offset % TL_ALIGNMENT || d->offset > d->segment_size ||
 	    d->segment_size - d->offset < b->draft->capacity)
 		return false;
-	r = mapping_write(&b->s->mappings, d, &part->map);
+	r = mapping_write(&b->s->mappings, d, &part->map, NULL);
 	if (r == MAPPING_E_LET_GO)
 		draft_tell_let_go(b->s, d);
 	if (r)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/checks.h"
 #include "client/connection/request.h"
@@ -16,7 +17,14 @@
 #include "proto/catalog_layout.h"
 #include "proto/description.h"
 #include "tensor/copy.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/limits.h"
+#include "util/cancel.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/fd.h"
+#include "util/parallel.h"
 
 /* ---- Creating ---- */
 
@@ -151,7 +159,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 enum { LET_GO_TRIES = 1000 };
 
 /* Maps the bytes of the draft. Also returns MAPPING_E_LET_GO. */
-static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
+static int draft_map(struct tl_draft *draft, const struct wire_draft *granted, int *fd_move)
 {
 	int r;
 
@@ -166,7 +174,7 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 			       (unsigned long long)granted->segment_size);
 	if (granted->flags & WIRE_DRAFT_FD && session_lost(draft->session)) /* it has gone, too */
 		mappings_lose_descriptors(&draft->session->mappings);
-	r = mapping_write(&draft->session->mappings, granted, &draft->map);
+	r = mapping_write(&draft->session->mappings, granted, &draft->map, fd_move);
 	if (!r)
 		draft->tensor.data = (char *)draft->map->base + granted->offset;
 	return r;
@@ -199,7 +207,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 		draft_link(draft);
 		session_granted(s);
 	}
-	r = draft_map(draft, &granted);
+	r = draft_map(draft, &granted, request->fd_move);
 	if (r == MAPPING_E_LET_GO)
 		draft_tell_let_go(s, &granted);
 	if (r) {
@@ -233,6 +241,51 @@ int shared_draft_new(struct call *c, const struct use *use, const struct draft_r
 	else
 		*out = draft;
 	return r;
+}
+
+/* ---- Filling ---- */
+
+enum {
+	WRITE_THREADS = 2, /* more of them map pages faster than one can write them */
+	WRITE_MAX = 1 << 30,
+};
+
+/* False: it is not written, or only in part. */
+static bool write_all(int fd, uint64_t offset, const char *data, uint64_t nbytes)
+{
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+
+	if (offset + nbytes > fd_size_limit())
+		return false; /* it would be a signal */
+	while (nbytes) {
+		ssize_t n = pwrite(fd, data, nbytes < WRITE_MAX ? nbytes : WRITE_MAX,
+				   (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		data += n;
+		offset += (uint64_t)n;
+		nbytes -= (uint64_t)n;
+	}
+	return true;
+}
+
+int draft_copy(const struct tl_draft *draft, int fd, void *dst, const DLTensor *source,
+	       uint64_t flags, uint32_t threads)
+{
+	bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	uint64_t nbytes;
+
+	if (fd >= 0 && tensor_is_contiguous(source) &&
+	    tensor_element_bits(source->dtype, padded) % 8 == 0 &&
+	    !tensor_nbytes(source->dtype, source->ndim, source->shape, padded, &nbytes) &&
+	    parallel_threads(nbytes, threads) <= WRITE_THREADS &&
+	    write_all(fd, (uint64_t)((char *)dst - (char *)draft->map->base),
+		      (const char *)source->data + source->byte_offset, nbytes))
+		return 0;
+	return copy_gather(dst, source, flags, threads);
 }
 
 /* ---- Committing ---- */
@@ -381,16 +434,14 @@ static int shared_create(struct call *c, const struct use *use, const struct dra
 	return shared_draft_new(c, use, request, out);
 }
 
-static int shared_put(struct call *c, const struct use *use, const char *name,
-		      const DLTensor *source, const tl_put_options *o, uint64_t *version)
+static int put_by_draft(struct call *c, const struct use *use, const char *name,
+			const DLTensor *source, const tl_put_options *o, uint64_t *version)
 {
-	struct draft_request request = { .name = name, .name_len = strlen(name) };
+	cleanup_(fd_closep) int fd = -1;
+	struct draft_request request = { .name = name, .name_len = strlen(name), .fd_move = &fd };
 	tl_draft *draft = NULL;
-	int r = ring_put(use->session, name, request.name_len, source, o, version);
+	int r = client_check_name(name, request.name_len);
 
-	if (r != RING_E_NONE)
-		return r;
-	r = client_check_name(name, request.name_len);
 	if (!r)
 		r = put_request(&request, source, o);
 	if (!r)
@@ -404,12 +455,20 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 		return r;
 	}
 	if (request.nbytes)
-		r = copy_gather(draft->tensor.data, source, o->dlpack_flags, o->threads);
+		r = draft_copy(draft, fd, draft->tensor.data, source, o->dlpack_flags, o->threads);
 	if (r) {
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
 	}
 	return draft_commit_again(draft, version);
+}
+
+static int shared_put(struct call *c, const struct use *use, const char *name,
+		      const DLTensor *source, const tl_put_options *o, uint64_t *version)
+{
+	int r = ring_put(use->session, name, strlen(name), source, o, version);
+
+	return r == RING_E_NONE ? put_by_draft(c, use, name, source, o, version) : r;
 }
 
 static int shared_publish(struct call *c, const struct use *use, const char *name,

@@ -45,7 +45,7 @@ struct closer_stuck {
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
-static void await_forgotten(struct closer_queue *q, uint64_t forgets)
+HELPER_CODE static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 {
 	uint32_t told;
 
@@ -53,7 +53,7 @@ static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 		syscall(SYS_futex, &q->told, FUTEX_WAIT, told, NULL, NULL, 0);
 }
 
-static void close_all(void *queue, pid_t parent)
+HELPER_CODE static void close_all(void *queue, pid_t parent)
 {
 	struct closer_queue *q = queue;
 	uint32_t next;
@@ -66,7 +66,7 @@ static void close_all(void *queue, pid_t parent)
 		}
 		await_forgotten(q, q->forgets[next % CLOSER_MAX]);
 		atomic_store(&q->begun, next + 1);
-		close(q->fds[next % CLOSER_MAX]);
+		syscall(SYS_close, q->fds[next % CLOSER_MAX]);
 		atomic_store(&q->done, next + 1);
 	}
 }

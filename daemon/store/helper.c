@@ -34,7 +34,8 @@
 #define BEGIN_NS ((int64_t)(10 * NS_PER_SEC)) /* a client cannot delay that */
 
 /* The daemon handles signals, never the process. */
-pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), void *context)
+HELPER_CODE pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent),
+			       void *context)
 {
 	pid_t parent = getpid(), pid;
 	sigset_t all, before;
@@ -45,10 +46,10 @@ pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), v
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
 	if (pid == 0) {
-		prctl(PR_SET_NAME, name);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		syscall(SYS_prctl, PR_SET_NAME, name);
+		syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
 		run(context, parent);
-		_exit(0);
+		syscall(SYS_exit_group, 0);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return pid < 0 ? 0 : pid;
@@ -93,9 +94,10 @@ static pid_t owner;			     /* of the lists: a forked process has no trimmers */
 
 /* Runs in the process. Without close_range() a stuck process keeps our descriptors open after our
  * end. */
-static void trim_all(void *context, pid_t parent)
+HELPER_CODE static void trim_all(void *context, pid_t parent)
 {
 	struct ask *ask = context;
+	struct timespec now = { 0 };
 	uint32_t next = 0;
 
 	syscall(SYS_close_range, 0U, UINT_MAX, CLOSE_RANGE_UNSHARE);
@@ -106,10 +108,11 @@ static void trim_all(void *context, pid_t parent)
 		}
 		if (atomic_load(&ask->last))
 			return;
-		atomic_store(&ask->begun, now_mono_ns());
+		syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+		atomic_store(&ask->begun, now.tv_sec * NS_PER_SEC + now.tv_nsec);
 		ask->result = syscall(SYS_truncate, ask->path, ask->size) ? -errno : 0;
 		if (!ask->result && ask->remove)
-			ask->result = unlink(ask->path) ? -errno : 0;
+			ask->result = syscall(SYS_unlink, ask->path) ? -errno : 0;
 		atomic_store(&ask->done, ++next);
 		syscall(SYS_futex, &ask->done, FUTEX_WAKE, 1, NULL, NULL, 0);
 	}

@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* What runs in the process. ThreadSanitizer, which knows nothing of it, has locks as well. */
+#define HELPER_CODE __attribute__((no_sanitize("thread")))
+
 /* Starts a process that shares our table of descriptors and has a copy of everything else. It runs
  * @run(@context, @parent), which returns when it is to end. 0: it could not be started. */
 pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), void *context);

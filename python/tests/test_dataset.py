@@ -331,12 +331,34 @@ def check_batches(loader, count):
 def test_batches_in_workers(client, tmp_path, workers, method):
     source = Counted(tmp_path / "log", 1000)
     cached = shared.CachedDataset(source, client, f"dataset/workers{workers}{method}")
-    loader = DataLoader(
-        cached, 64, shuffle=True, num_workers=workers, multiprocessing_context=method, persistent_workers=workers > 0
+    loader = DataLoader(  # of 60: so that no number of them has as many samples as a process may claim
+        cached, 60, shuffle=True, num_workers=workers, multiprocessing_context=method, persistent_workers=workers > 0
     )
     for _ in range(3):
         check_batches(loader, 1000)
     assert sorted(source.made()) == list(range(1000))
+
+
+def test_a_pack_that_cannot_be_stored_is_told_of_and_made_anew(client, tmp_path, monkeypatch):
+    source = Counted(tmp_path / "log", 1000, 8192)
+    cached = shared.CachedDataset(source, client, "dataset/refused")
+    cached.__getitems__(list(range(10)))
+    cached.flush()
+    store = cached._store()
+
+    def refuse(parts):
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(store, "publish", refuse)
+    cached.__getitems__(list(range(10, 310)))
+    store.thread.join()
+    monkeypatch.undo()
+    with pytest.raises(PermissionError, match="not here"):
+        cached[0]
+    for _ in range(2):
+        assert [int(label) for _, label in cached.__getitems__(list(range(400)))] == list(range(400))
+        cached.flush()
+    assert set(source.made()) == set(range(400)) and len(source.made()) <= 700
 
 
 class Augmented(Dataset):

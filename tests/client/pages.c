@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold for pages of any size: these tests are run with large ones, too. */
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "tests/client/common.h"
 
 enum { SMALL = 40000, LARGE = (2 << 20) + 4096 };
@@ -126,6 +130,118 @@ TEST(core_dumps_have_no_tensors_unless_they_are_wanted)
 	all_are_dumped(client, "wanted", 9 * MIB, true);
 	unsetenv("TENSORLEASE_DUMP");
 	tl_close(client);
+}
+
+/* Open in this process. */
+static unsigned descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	must(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static long faults(void)
+{
+	struct rusage usage;
+
+	must_be(getrusage(RUSAGE_SELF, &usage), 0);
+	return usage.ru_minflt;
+}
+
+enum { ROWS = 1024, COLUMNS = 2048 };
+
+/* Bytes of each row that depend on its number, and the same without the first column. */
+static void sources(unsigned char *bytes, int64_t shape[2], int64_t strides[2], DLTensor out[2])
+{
+	for (int i = 0; i < ROWS; i++)
+		memset(bytes + i * COLUMNS, i % 251, COLUMNS);
+	shape[0] = ROWS;
+	shape[1] = COLUMNS - 1;
+	strides[0] = COLUMNS;
+	strides[1] = 1;
+	out[0] = (DLTensor){ .data = bytes,
+			     .device = { kDLCPU, 0 },
+			     .dtype = U8,
+			     .ndim = 2,
+			     .shape = shape,
+			     .strides = strides,
+			     .byte_offset = 1 };
+	out[1] = out[0];
+	out[1].ndim = 1; /* the first column */
+}
+
+static void check_rows(tl_client *client, const char *name, int columns)
+{
+	DLManagedTensorVersioned *t = get(client, name);
+	const unsigned char *p = t->dl_tensor.data;
+
+	for (int i = 0; i < ROWS * columns; i++)
+		must_be(p[i], i / columns % 251);
+	drop(t);
+}
+
+static void put_whole(tl_client *client, const char *name, unsigned char *bytes)
+{
+	int64_t shape[1] = { (int64_t)ROWS * COLUMNS };
+	const tl_put_options one = { .size = sizeof(one), .ring = TL_RING_NONE, .threads = 1 };
+	const DLTensor whole = {
+		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = shape
+	};
+
+	must_be(tl_put(client, name, &whole, &one, NULL), 0);
+	check_rows(client, name, COLUMNS);
+}
+
+TEST(copies_into_memory_that_was_never_touched)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char *bytes = malloc((size_t)ROWS * COLUMNS);
+	const char *const names[] = { "rows", "whole", "column" };
+	const tl_put_options one = { .size = sizeof(one), .threads = 1 };
+	struct rlimit all, small = { .rlim_cur = MIB };
+	int64_t shape[2], strides[2], whole_shape[1] = { (int64_t)ROWS * COLUMNS };
+	DLTensor made[2], whole;
+	const DLTensor *list[] = { &made[0], &whole, &made[1] };
+	unsigned before;
+	char name[16];
+	long pages = (long)ROWS * COLUMNS / sysconf(_SC_PAGESIZE), faulted;
+
+	must(bytes);
+	sources(bytes, shape, strides, made);
+	whole = (DLTensor){
+		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = whole_shape
+	};
+	before = descriptors();
+	must_be(tl_put_many(client, names, list, 3, &one), 0);
+	check_rows(client, "rows", COLUMNS - 1);
+	check_rows(client, "whole", COLUMNS);
+	check_rows(client, "column", 1);
+	for (int i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "single%d", i);
+		put_whole(client, name, bytes);
+	}
+	must(descriptors() < before + 4); /* that of a prefetched draft may be among them */
+
+	if (!test_on_memfds()) {
+		faulted = faults();
+		must_be(tl_put(client, "unfaulted", &whole, &one, NULL), 0);
+		must(faults() - faulted < pages / 4);
+		check_rows(client, "unfaulted", COLUMNS);
+	}
+
+	must_be(getrlimit(RLIMIT_FSIZE, &all), 0);
+	small.rlim_max = all.rlim_max;
+	must_be(setrlimit(RLIMIT_FSIZE, &small), 0); /* beyond it, SIGXFSZ would end this process */
+	put_whole(client, "limited", bytes);
+	must_be(setrlimit(RLIMIT_FSIZE, &all), 0);
+	tl_close(client);
+	free(bytes);
 }
 
 int main(void)

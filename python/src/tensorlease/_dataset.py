@@ -43,6 +43,7 @@ _TRIES = 5
 _REPORT = 1.0  # seconds between reports of what this process got, which stay
 _REPORTED = 600.0  # seconds
 _AT_ONCE = 64  # samples that are claimed and made together
+_CLAIMS = 256  # that a client may have, by the daemon's limit
 _ROW = 32  # bits of a place that are the row; above them is the pack's number
 _NOWHERE = -1
 
@@ -139,10 +140,12 @@ class _Store:
         self.full_until = 0.0
         self.opened = time.monotonic()
         self.lock = ForkLock()
+        self.buffer = None  # of packs
         self.begin()
 
     def begin(self):
-        self.pid, self.events, self.timer, self.waiting = os.getpid(), None, None, _Waiting()
+        self.pid, self.events, self.waiting, self.storing = os.getpid(), None, _Waiting(), []
+        self.timer = self.thread = self.failure = None  # thread: stores a pack; failure: of that
         self.hits = self.made = self.unkept = 0
         self.reported, self.told, self.word = 0.0, [0, 0, 0], secrets.token_hex(8)
         multiprocessing.util.Finalize(None, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
@@ -251,19 +254,49 @@ class _Store:
 
     def flush(self):
         """Store what waits."""
+        if self.thread:
+            self.thread.join()
+        self.store()
+
+    def store(self):
         with self.lock():
-            waiting, self.waiting = self.waiting, _Waiting()
+            waiting = self.waiting
+            self.storing = [*self.storing, waiting]
+            self.waiting = _Waiting()
         try:
             if waiting.parts:
                 self.publish(waiting.parts)
         finally:
+            with self.lock():
+                self.storing = [one for one in self.storing if one is not waiting]
             self.unclaim(waiting.claimed)
 
+    def unstored(self, index):
+        """Return where that sample is, or None if it was not made or is in a pack."""
+        for waiting in (self.waiting, *self.storing):
+            if index in waiting.samples:
+                return waiting.samples[index]
+        return None
+
     def flush_quietly(self):
-        """For a thread and an exit: nobody is there for an error, and the samples are made anew."""
+        """For a timer and an exit: nobody is there for an error, and the samples are made anew."""
         if self.pid == os.getpid():
             with contextlib.suppress(Exception):
                 self.flush()
+
+    def flush_aside(self):
+        """Store what waits while the next samples are made. If that fails, the next call does."""
+
+        def store():
+            try:
+                self.store()
+            except Exception as error:
+                self.failure = error
+
+        if self.thread:
+            self.thread.join()
+        self.thread = threading.Thread(target=store, daemon=True)
+        self.thread.start()
 
     def flush_soon(self):
         with self.lock():
@@ -282,16 +315,19 @@ class _Store:
         pack = _samples.Pack(parts)
         self.own[name] = pack.head, pack.indexes
         options = {**self.options, "metadata": self.of, "evict_idle": max(1.0, ours)}
+        data, self.buffer = self.buffer, None  # kept, since the pages of a new one would have to be made
+        if data is None or len(data) < pack.head.size:
+            data = numpy.empty(max(pack.head.size, 2 * _PACK_BYTES), "uint8")
+        pack.write(data)
         try:
-            draft = self.client.create(name, pack.head.size, "uint8", **options)
-            pack.write(draft.numpy())
-            draft.commit()
+            self.client.put(name, data[: pack.head.size], **options)
         except BaseException as error:
             self.own.pop(name, None)
             if not isinstance(error, NoSpaceError):
                 raise
             self.full_until = time.monotonic() + _FULL
             self.unkept += sum(encoded.count for _, encoded in parts)
+        self.buffer = data
 
     def unclaim(self, names):
         for name in names:
@@ -337,12 +373,15 @@ class _Store:
     def fill(self, dataset, indexes, fresh):
         """Make the samples that are nowhere, and put them into `fresh`. Return where those are that may be in no pack yet."""
         made, wanted, others = {}, {}, []
+        failure, self.failure = self.failure, None
+        if failure:
+            raise failure
         self.refresh()
         if not (self.places[indexes] == _NOWHERE).any():
             self.hits += len(indexes)
             return made
         for index in indexes:
-            waiting = self.waiting.samples.get(index)
+            waiting = self.unstored(index)
             if self.places[index] != _NOWHERE or waiting or index in wanted:
                 self.hits += 1
                 if waiting:
@@ -350,8 +389,12 @@ class _Store:
             else:
                 wanted[index] = None
         for chunk in _chunks(list(wanted), _AT_ONCE):
+            if sum(len(one.claimed) for one in (self.waiting, *self.storing)) + len(chunk) > _CLAIMS:
+                self.flush()
             others += self.make(dataset, chunk, 0.0, made, fresh)
-            if self.waiting.are_enough():
+            if self.waiting.bytes >= _PACK_BYTES:  # else it is mostly work of Python, of which one thread does as much
+                self.flush_aside()
+            elif self.waiting.are_enough():
                 self.flush()
         if others:
             self.flush()  # nobody waits for what waits for somebody

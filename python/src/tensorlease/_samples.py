@@ -140,12 +140,25 @@ def _is_image(sample):
     return image is not None and isinstance(sample, image.Image)
 
 
+def _image_bytes(image, size):
+    """Return image.tobytes(), without a copy that this makes of more than 64 KiB."""
+    module = sys.modules["PIL.Image"]
+    image.load()
+    if not size or not hasattr(module, "_getencoder"):
+        return image.tobytes()
+    encoder = module._getencoder(image.mode, "raw", (image.mode,))
+    encoder.setimage(image.im, (0, 0, *image.size))
+    _, status, data = encoder.encode(size)
+    return data if status > 0 and len(data) == size else image.tobytes()
+
+
 def _describe_images(samples, fixed):
     mode, size = _only((one.mode, one.size) for one in samples)
     if mode not in _IMAGE_BYTES:
         _refuse(samples[0], f"its mode is {mode!r}; give sample.convert('RGB')")
-    fixed.append([one.tobytes() for one in samples])
-    return ["g", mode, list(size)]
+    described = ["g", mode, list(size)]
+    fixed.append([_image_bytes(one, _row_of(described)) for one in samples])
+    return described
 
 
 def _describe_keys(samples):
