@@ -20,7 +20,8 @@ static int options_check(tl_stream_options *o, const tl_stream_options *from)
 
 	*o = (tl_stream_options){ .size = sizeof(*o) };
 	if (from)
-		r = client_options(o, sizeof(*o), from, sizeof(*o), "tl_stream_options");
+		r = client_options(o, sizeof(*o), from, offsetof(tl_stream_options, max_bytes),
+				   "tl_stream_options");
 	if (r)
 		return r;
 	makes = !(o->flags & TL_STREAM_EXISTING);
@@ -78,6 +79,7 @@ TL_API int tl_stream_open(tl_client *client, const char *name, const tl_stream_o
 		return r;
 	}
 	s->refs = 1;
+	s->max_bytes = ask.options.max_bytes;
 	pthread_mutex_init(&s->mutex, NULL);
 	notifier_init(&s->notifier, stream_notifier_wait);
 	r = ask.options.flags & TL_STREAM_PRODUCER ? stream_producer_join(s) : 0;

@@ -386,6 +386,20 @@ static int block_add(struct tl_stream *s, uint64_t size, unsigned *index)
 	return 0;
 }
 
+/* block_add(), within max_bytes. */
+static int block_allow(struct tl_stream *s, uint64_t size, unsigned *index)
+{
+	uint64_t bytes = size;
+
+	for (unsigned i = 0; i < s->nblocks; i++)
+		if (s->blocks[i].state != BLOCK_NONE)
+			bytes += s->blocks[i].size;
+	if (s->max_bytes && bytes > s->max_bytes && bytes > size)
+		return tl_fail(-ENOSPC, "the items of the stream '%s' may take %llu bytes",
+			       s->view->name, (unsigned long long)s->max_bytes);
+	return block_add(s, size, index);
+}
+
 unsigned blocks_in_use(const struct tl_stream *s)
 {
 	unsigned n = 0;
@@ -435,9 +449,9 @@ int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
 	give_back(s, 0);
 	if (block_pop(s, size, index))
 		return 0;
-	r = block_add(s, block_size(s, size), index);
+	r = block_allow(s, block_size(s, size), index);
 	if (is_no_room(r) && give_back(s, size))
-		r = block_add(s, rounded(size), index);
+		r = block_allow(s, rounded(size), index);
 	s->starved = is_no_room(r) && blocks_in_use(s) &&
 		     tl_failure_cause(&id) != TL_CAUSE_TOO_LARGE;
 	if (s->starved && s->view->mode == STREAM_BROADCAST)

@@ -60,6 +60,7 @@ struct tl_stream {
 	unsigned *free; /* a stack of indexes of free blocks, the most recently used on top */
 	unsigned nfree;
 	struct stream_sizes sizes;
+	uint64_t max_bytes;	  /* as in tl_stream_options */
 	bool starved;		  /* the last put found no memory */
 	struct notifier notifier; /* readable when a put may have room */
 	_Atomic uint32_t waiters; /* threads that need our bit in `waits` */

@@ -64,8 +64,8 @@ static int held_up(struct tl_stream *s)
 			-ETIMEDOUT,
 			"the stream '%s' has no memory for a further item: %u items of this "
 			"producer are held or not taken, as `tensorlease stream info` shows; "
-			"all of a stream are %d at most, within the daemon's capacity and this "
-			"user's part of it",
+			"all of a stream are %d at most, within the daemon's capacity, this "
+			"user's part of it and max_bytes",
 			view->name, blocks_in_use(s), STREAM_ENTRIES);
 	if (view->mode == STREAM_QUEUE)
 		return tl_fail(-ETIMEDOUT, "the queue '%s' is full: %u items are not taken%s",

@@ -482,6 +482,14 @@ def test_batches_without_space_are_told(tmp_path):
             assert epoch_of(loader) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("workers", [1, 4, 12])
+def test_memory_for_eight_batches(tmp_path, workers):
+    with daemon_at(f"{tmp_path}/socket", "32M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        with shared.SharedLoader(Numbers(), 24, name="tight", num_workers=workers, client=client) as loader:
+            for _ in range(3):
+                assert epoch_of(loader) == list(range(COUNT))
+
+
 def test_a_cached_dataset(make, client):
     cached = shared.CachedDataset(Numbers(), client, "shared/cached")
     loader = make(cached, shuffle=True, num_workers=2)

@@ -292,6 +292,45 @@ TEST(small_items_make_room_for_a_large_one)
 }
 
 /* The text tells what is short: memory, or who takes. */
+TEST(a_producer_has_no_more_than_its_bytes)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_stream *s = open_as(client, "s",
+			       (tl_stream_options){ .mode = TL_STREAM_BROADCAST,
+						    .depth = 8,
+						    .keep = 8,
+						    .max_bytes = 4 * MIB - 1 });
+	tl_subscription *late, *sub;
+
+	for (int i = 1; i <= 20; i++) {
+		put_item(s, i, MIB); /* nobody subscribes: what is kept goes */
+		must(used(&d) < 5 * MIB);
+	}
+	late = subscribe_as(s, TL_SUBSCRIBE_KEPT);
+	for (int i = 18; i <= 20; i++) {
+		take_value(late, i, MIB);
+	}
+	tl_subscription_close(late);
+
+	sub = subscribe_as(s, 0);
+	for (int i = 1; i <= 3; i++)
+		put_item(s, i, MIB);
+	must_be(try_put(s, 4, MIB, 0), -EAGAIN);
+	must_be(try_put(s, 4, MIB, 50 * MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "max_bytes"));
+	for (int i = 1; i <= 5; i++) {
+		take_value(sub, i, MIB);
+		if (i <= 2)
+			put_item(s, 3 + i, MIB);
+	}
+	put_item(s, 6, 8 * MIB); /* a single one always may */
+	take_value(sub, 6, 8 * MIB);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_close(client);
+}
+
 TEST(a_full_queue_says_why)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 << 20);

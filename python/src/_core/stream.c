@@ -133,14 +133,16 @@ PyObject *client_stream(PyObject *self, PyObject *args)
 	tl_stream_options o = { .size = sizeof(o) };
 	tl_stream *opened = NULL;
 	PyObject *name_object, *ttl, *owner_bound;
+	unsigned long long max_bytes;
 	struct handle *h;
 	const char *name;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OIIIIIOO", &name_object, &o.mode, &o.depth, &o.keep,
-			      &o.max_tries, &o.flags, &ttl, &owner_bound) ||
+	if (!PyArg_ParseTuple(args, "OIIIIIOOK", &name_object, &o.mode, &o.depth, &o.keep,
+			      &o.max_tries, &o.flags, &ttl, &owner_bound, &max_bytes) ||
 	    parse_lifetime(ttl, owner_bound, NULL, &o.ttl_ns, &o.lifetime))
 		return NULL;
+	o.max_bytes = max_bytes;
 	name = name_utf8(name_object);
 	if (!name || !client_begin(c))
 		return NULL;

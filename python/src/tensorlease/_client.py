@@ -562,6 +562,7 @@ class Client(_core.Client):
         depth=0,
         keep=0,
         max_tries=0,
+        max_bytes=0,
         drop_oldest=False,
         existing=False,
         produce=False,
@@ -579,6 +580,8 @@ class Client(_core.Client):
             takes the place of one.
         max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped. At
             most 15. 0: 3.
+        max_bytes: that the items of this Stream may take, beside a single one. Beyond it a put waits as if the stream
+            were full, and what is only kept for late subscribers goes. 0: no limit.
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
         existing: whether to open only a stream that there is; then the mode may be left out.
         produce: whether this is a producer from now on, and not only from its first put on.
@@ -590,7 +593,7 @@ class Client(_core.Client):
         stream. Error with errno EMEDIUMTYPE: it has the other mode, or the name means a tensor.
         """
         return Stream(
-            self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, shared, ttl, owner_bound
+            self, name, mode, depth, keep, max_tries, max_bytes, drop_oldest, existing, produce, shared, ttl, owner_bound
         )
 
     def streams(self, prefix=""):

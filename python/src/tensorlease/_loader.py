@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from . import _dataset, _samples
+from ._cache import try_claim
 from ._errors import Error, NoSpaceError
 from ._queue import Queue, _packed
 
@@ -49,6 +50,7 @@ class _Batches(Queue):
     """
 
     given_up = None  # the Event that says that nobody wants batches any more
+    share = None  # of the memory that batches may have which are put and not taken, beside a first one; None: all
     _gets = 0
     _many = False
 
@@ -63,16 +65,35 @@ class _Batches(Queue):
             self._many = self._ends().stream.info().rows > _ROWS
         status = self._client.status()  # which is no request
         next_one = sum(tensor.nbytes for tensor in item.tensors)
-        if self._many or status.bytes_used + next_one > status.capacity * _FULL:
+        if self._many or self._shares(next_one) or status.bytes_used + next_one > status.capacity * _FULL:
             return math.inf
         return super()._copied(item)
 
     def __getstate__(self):
-        return super().__getstate__(), self.given_up
+        return super().__getstate__(), self.given_up, self.share
 
     def __setstate__(self, state):
         super().__setstate__(state[0])
-        self.given_up = state[1]
+        self.given_up, self.share = state[1:]
+
+    def _shares(self, nbytes):
+        """Whether batches of that size, as many as may be under way, would have more than their share."""
+        return self.share is not None and self._maxsize * nbytes > self._client.status().capacity * self.share
+
+    def _put_in_turn(self, packed, nbytes):
+        """One worker at a time looks whether there is room within the share."""
+        held, name = [], f"{self.name}.room"
+        try:
+            if not try_claim(self._client, name, _ROUND, held):
+                raise Full("other workers hand their batches over")
+            info, capacity = self._ends().stream.info(), self._client.status().capacity
+            if info.rows and info.nbytes + nbytes > capacity * self.share:
+                raise Full(f"{info.nbytes} bytes of batches wait, of {capacity * self.share:.0f} at most")
+            self._put(*packed, True, _ROUND)
+        finally:
+            if held:
+                with contextlib.suppress(Error):
+                    self._client._unclaim(name)
 
     def put(self, made):
         packed, told, failed = _packed(made), False, False
@@ -81,10 +102,14 @@ class _Batches(Queue):
         late = begin + _LOOK  # so long nothing was there that the program could take
         while True:
             try:
-                self._put(*packed, True, _ROUND)
+                if self._shares(nbytes):
+                    self._put_in_turn(packed, nbytes)
+                else:
+                    self._put(*packed, True, _ROUND)
                 break
             except Full as error:  # since the program is slow, or because no more memory is there than we have
                 self._leave()
+                time.sleep(_POLL)
                 reason = str(error)
             except Error as error:
                 if error.errno in _GONE:
@@ -93,7 +118,7 @@ class _Batches(Queue):
                 with contextlib.suppress(Error):  # which the next put has as well
                     if waits and not self.empty():
                         late = time.monotonic() + _LOOK
-                if not waits or time.monotonic() > late:
+                if not waits or (self.share is None and time.monotonic() > late):
                     if failed:
                         raise
                     packed, failed = _packed((made[0], _wrapped(error, nbytes))), True  # who asked for it is told
@@ -111,8 +136,9 @@ class _Batches(Queue):
 
     def _leave(self):
         """Give the memory of what was put back once it is taken."""
-        self._here.stream.close()
-        self._here = None
+        here, self._here = self._here, None
+        if here is not None:
+            here.stream.close()
 
 
 def _wrapped(error, nbytes):
@@ -179,6 +205,8 @@ class DataLoader(data.DataLoader):
     Without workers it is the same as PyTorch's.
     """
 
+    _share: float | None = None  # as in _Batches
+
     def __init__(self, *args, client=None, **kwargs):
         self._client_of_batches = client
         super().__init__(*args, **kwargs)
@@ -190,7 +218,12 @@ class DataLoader(data.DataLoader):
         if not self.num_workers:
             return given
         ahead = self.num_workers * ((self.prefetch_factor or 2) + 1)
-        make = functools.partial(_Batches, min(ahead, _DEPTH_MAX), client=self._client_of_batches)
+
+        def make():
+            batches = _Batches(min(ahead, _DEPTH_MAX), client=self._client_of_batches)
+            batches.share = self._share
+            return batches
+
         return _Context(given or torch.multiprocessing, make)
 
     @multiprocessing_context.setter

@@ -42,7 +42,8 @@ _LEAVE = 10.0  # seconds to wait for the end of a process, whose workers may be 
 _TRIES = 3
 _DEPTH_MIN, _DEPTH_MAX = 2, 512
 _LAST, _ERROR, _ROWS = 1, 2, 4
-_KEPT = 3 / 8  # of the capacity that batches may take before a trainer gets copies; a stream may have half of it
+_OURS = 1 / 2  # of the capacity is for batches that trainers get, the rest for those that workers make, and
+_KEPT = 3 / 8  # may be taken before a trainer gets copies
 _ROWS_MAX = 512  # of 1024 that a stream has, likewise
 _LOOK_AT = 4  # batches, after which it is looked how many are kept
 _HEAD = struct.Struct("<16sqqqqqqII")
@@ -78,6 +79,10 @@ class _Head(NamedTuple):
 
 
 # ---- Making batches ----
+
+
+class _Workers(DataLoader):
+    _share = 1 - _OURS
 
 
 def _with_last(iterable):
@@ -195,7 +200,7 @@ class _Source:
     def loader(self, epoch, start, **options):
         # What samples do at random is new in each epoch, and in each process that goes on.
         generator = torch.Generator().manual_seed((self.seed + epoch * 1_000_003 + start) % (1 << 63))
-        return DataLoader(self.dataset, generator=generator, **{**self.options, **options})
+        return _Workers(self.dataset, generator=generator, **{**self.options, **options})
 
     def mapped(self, epoch, start):
         heads = collections.deque()
@@ -245,7 +250,10 @@ class _Loading:
         self.device, self.source = device, source
 
     def open(self, **options):
-        return self.client.stream(self.name, "broadcast", depth=self.depth, keep=self.depth, ttl=_TTL, **options)
+        ours = int(self.client.status().capacity * _OURS)
+        return self.client.stream(
+            self.name, "broadcast", depth=self.depth, keep=self.depth, max_bytes=ours, ttl=_TTL, **options
+        )
 
     def start(self, context, begin):
         """Return the process and a pipe to it. begin: where the first item is, if there is none."""
@@ -412,9 +420,12 @@ class _Run:
     def batch(self, item):
         """Return the batch of an item: a copy if batches that are kept take much of the memory."""
         self.gets += 1
-        if self.gets % _LOOK_AT == 0:
-            info = self.stream.info()
-            self.copied = info.rows > _ROWS_MAX or info.nbytes > self.client.status().capacity * _KEPT
+        if self.gets % _LOOK_AT == 1:
+            info, capacity = self.stream.info(), self.client.status().capacity
+            next_one = sum(tensor.nbytes for tensor in item.tensors)
+            self.copied = (
+                info.rows > _ROWS_MAX or info.nbytes > capacity * _KEPT or info.nbytes + next_one > capacity * _OURS
+            )
         return _batches.unpacked(item.tensors, self.copied)
 
     def look(self):

@@ -384,15 +384,21 @@ class Stream:
     It is closed by close(), at the end of a with block, or when it is collected; what was put stays.
     """
 
-    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, shared, ttl, owner_bound):
+    def __init__(
+        self, client, name, mode, depth, keep, max_tries, max_bytes, drop_oldest, existing, produce, shared, ttl, owner_bound
+    ):
         if mode is not None and mode not in _MODES:
             raise ValueError(f"mode is {mode!r}; it is 'broadcast' or 'queue'")
         if mode is None and not existing:
             raise ValueError("mode is missing: 'broadcast' or 'queue'")
+        if not 0 <= max_bytes < 1 << 64:
+            raise ValueError(f"max_bytes is {max_bytes}; it is 0, for no limit, or a number of bytes")
         flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0) | (_PRODUCER if produce else 0)
         flags |= _SHARED if shared else 0
         self.name, self._client = name, client
-        self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
+        self._stream = client._stream(
+            name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound, max_bytes
+        )
 
     def __repr__(self):
         return f"<tensorlease.Stream {self.name!r}>"
