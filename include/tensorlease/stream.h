@@ -95,10 +95,10 @@ typedef struct tl_stream_options {
 	uint32_t lifetime;  /* 0, or TL_LIFETIME_OWNER_BOUND: it goes when this client ends */
 	int64_t ttl_ns;	    /* it goes when it has had neither a producer nor a subscriber for so
 			     * long, at most TL_TTL_MAX; 0: it stays */
-	uint64_t max_bytes; /* that the items of this handle may take, beside a single one; beyond
-			     * it a put waits as if the stream were full, and what is only kept
-			     * for late subscribers goes. 0: no limit. It is no property of the
-			     * stream. Since 0.2 */
+	uint64_t max_bytes; /* of shared memory that the items of this handle may take, beside a
+			     * single one; beyond it a put waits as if the stream were full, and
+			     * what is only kept for late subscribers goes. Memory on a GPU is not
+			     * counted. 0: no limit. It is no property of the stream. Since 0.2 */
 } tl_stream_options;
 
 /*

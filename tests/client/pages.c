@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold for pages of any size: these tests are run with large ones, too. */
-#include <dirent.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -132,19 +131,6 @@ TEST(core_dumps_have_no_tensors_unless_they_are_wanted)
 	tl_close(client);
 }
 
-/* Open in this process. */
-static unsigned descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	unsigned n = 0;
-
-	must(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
-
 static long faults(void)
 {
 	struct rusage usage;
@@ -217,7 +203,7 @@ TEST(copies_into_memory_that_was_never_touched)
 	whole = (DLTensor){
 		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = whole_shape
 	};
-	before = descriptors();
+	before = count_fds(0);
 	must_be(tl_put_many(client, names, list, 3, &one), 0);
 	check_rows(client, "rows", COLUMNS - 1);
 	check_rows(client, "whole", COLUMNS);
@@ -226,7 +212,7 @@ TEST(copies_into_memory_that_was_never_touched)
 		snprintf(name, sizeof(name), "single%d", i);
 		put_whole(client, name, bytes);
 	}
-	must(descriptors() < before + 4); /* that of a prefetched draft may be among them */
+	must(count_fds(0) < before + 4); /* that of a prefetched draft may be among them */
 
 	if (!test_on_memfds()) {
 		faulted = faults();

@@ -580,8 +580,9 @@ class Client(_core.Client):
             takes the place of one.
         max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped. At
             most 15. 0: 3.
-        max_bytes: that the items of this Stream may take, beside a single one. Beyond it a put waits as if the stream
-            were full, and what is only kept for late subscribers goes. 0: no limit.
+        max_bytes: of shared memory that the items of this Stream may take, beside a single one. Beyond it a put waits
+            as if the stream were full, and what is only kept for late subscribers goes. Memory on a GPU is not counted.
+            0: no limit.
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
         existing: whether to open only a stream that there is; then the mode may be left out.
         produce: whether this is a producer from now on, and not only from its first put on.

@@ -327,7 +327,8 @@ class _Store:
                 raise
             self.full_until = time.monotonic() + _FULL
             self.unkept += sum(encoded.count for _, encoded in parts)
-        self.buffer = data
+        if len(data) <= 2 * _PACK_BYTES:  # not that of a larger sample
+            self.buffer = data
 
     def unclaim(self, names):
         for name in names:

@@ -88,6 +88,7 @@ class _Batches(Queue):
                 raise Full("other workers hand their batches over")
             info, capacity = self._ends().stream.info(), self._client.status().capacity
             if info.rows and info.nbytes + nbytes > capacity * self.share:
+                time.sleep(_POLL)
                 raise Full(f"{info.nbytes} bytes of batches wait, of {capacity * self.share:.0f} at most")
             self._put(*packed, True, _ROUND)
         finally:
@@ -109,7 +110,6 @@ class _Batches(Queue):
                 break
             except Full as error:  # since the program is slow, or because no more memory is there than we have
                 self._leave()
-                time.sleep(_POLL)
                 reason = str(error)
             except Error as error:
                 if error.errno in _GONE:
