@@ -32,6 +32,7 @@ enum {
 	WIRE_HANDLE_BYTES = 64,	     /* of a CUDA IPC handle, for memory or for an event */
 	WIRE_DEVICE_ID = 16,	     /* of a device's UUID */
 	WIRE_SHARES = 14,	     /* kinds of shares */
+	WIRE_CLAIMS_MAX = 64,	     /* names that one message claims */
 	WIRE_MEMBERS_MAX = 32,	     /* members of a group that one message makes */
 	WIRE_PARTS_MAX = 16384,	     /* allocations that one segment on a device spans */
 	WIRE_DEVICES_MAX = 64,	     /* devices of one daemon */
@@ -43,13 +44,6 @@ enum {
 
 /* Bytes of a segment on a device. The sum over as many as there can be still fits into 64 bits. */
 #define WIRE_DEVICE_BYTES_MAX ((uint64_t)1 << 46)
-
-/* Answers of CLAIMED about the name. */
-enum {
-	WIRE_CLAIM_YOURS = 1,
-	WIRE_CLAIM_PUBLISHED,
-	WIRE_CLAIM_OTHERS,
-};
 
 enum {
 	WIRE_USERS_EXACT = 1,

@@ -30,7 +30,7 @@
  *	LABEL                  text, padded with NUL
  *	UUID, OPAQUE           bytes, printed or not
  *	MEMBERS(name)          an embedded struct, which has no header
- *	SIZES, STRIDES, NAME(least), NAMESPACE, METADATA, TEXT, REFS, MESSAGES
+ *	SIZES, STRIDES, NAME(least), NAMES(least), NAMESPACE, METADATA, TEXT, REFS, MESSAGES
  *	                       how many 8-byte sizes, or bytes, follow the fixed part, in the order
  *	                       of these members
  *	.unit = n              with FLAGS: if the flag is set, @n more bytes follow after all others

@@ -156,12 +156,18 @@ STRUCT(wire_user)
 END(wire_user, 480)
 MESSAGE(USER, 80, wire_user, SERIAL)
 
-/* CLAIMED answers CLAIM. */
+/*
+ * CLAIMED answers CLAIM about its first @count names: bit i tells of name i whether the claim is the
+ * client's, or whether the name is published. Without either another client has the claim. The
+ * client asks again for those that are left.
+ */
 STRUCT(wire_claimed)
 	HEADER
-	FIELD(uint32_t, what, NUMBER(WIRE_CLAIM_YOURS, WIRE_CLAIM_OTHERS))
+	FIELD(uint64_t, yours, HEX)
+	FIELD(uint64_t, published, HEX)
+	FIELD(uint32_t, count, NUMBER(1, WIRE_CLAIMS_MAX))
 	FIELD(uint32_t, reserved, ZERO)
-END(wire_claimed, 24)
+END(wire_claimed, 40)
 MESSAGE(CLAIMED, 81, wire_claimed, SERIAL)
 
 /* MEMBERS_MADE answers MEMBERS, with the refs of those on devices; 0 for one in shared memory. */

@@ -47,9 +47,9 @@ static const char *check_ledger(const union wire_any *m)
 
 static const char *check_unclaim(const union wire_any *m)
 {
-	return !m->wire_unclaim.claim == !!m->wire_unclaim.name_len
+	return !m->wire_unclaim.claim == !!m->wire_unclaim.names_len
 		       ? NULL
-		       : "it needs either a serial or a name";
+		       : "it needs either a serial or names";
 }
 
 static const char *check_watch(const union wire_any *m)
@@ -146,6 +146,8 @@ static const char *check_open(const union wire_any *m)
 	.most = TENSOR_STRIDED_NDIM_MAX
 #define NAME(from)                                                                                 \
 	.kind = FIELD_TEXT, .tail = "name", .unit = 1, .least = (from), .most = TENSOR_NAME_MAX
+#define NAMES(from)                                                                                \
+	.kind = FIELD_TEXT, .tail = "names", .unit = 1, .least = (from), .most = WIRE_MAX
 #define NAMESPACE .kind = FIELD_TEXT, .tail = "namespace", .unit = 1, .most = TENSOR_NAMESPACE_MAX
 #define TEXT .kind = FIELD_TEXT, .tail = "text", .unit = 1, .most = WIRE_TEXT_MAX
 #define LIFETIME                                                                                   \

@@ -284,20 +284,27 @@ TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options 
 	return r ? r : claim_take(client, name, o.timeout_ns);
 }
 
-TL_API int tl_claim_many(tl_client *client, const char *const *names, size_t n, int *outcomes)
+static int check_names(const char *function, const tl_client *client, const char *const *names,
+		       size_t n)
 {
 	int r = 0;
 
-	if (!client || (n && (!names || !outcomes)))
-		return tl_fail(-EINVAL, "tl_claim_many: %s is NULL",
-			       !client	? "client"
-			       : !names ? "names"
-					: "outcomes");
+	if (!client || (n && !names))
+		return tl_fail(-EINVAL, "%s: %s is NULL", function, client ? "names" : "client");
 	for (size_t i = 0; !r && i < n; i++) {
 		if (!names[i])
-			return tl_fail(-EINVAL, "tl_claim_many: names[%zu] is NULL", i);
+			return tl_fail(-EINVAL, "%s: names[%zu] is NULL", function, i);
 		r = client_check_name(names[i], strlen(names[i]));
 	}
+	return r;
+}
+
+TL_API int tl_claim_many(tl_client *client, const char *const *names, size_t n, int *outcomes)
+{
+	int r = check_names("tl_claim_many", client, names, n);
+
+	if (!r && n && !outcomes)
+		return tl_fail(-EINVAL, "tl_claim_many: outcomes is NULL");
 	return r ? r : claim_many(client, names, n, outcomes);
 }
 
@@ -308,5 +315,12 @@ TL_API int tl_unclaim(tl_client *client, const char *name)
 	if (!client || !name)
 		return tl_fail(-EINVAL, "tl_unclaim: %s is NULL", client ? "name" : "client");
 	r = client_check_name(name, strlen(name));
-	return r ? r : claim_give_up(client, name);
+	return r ? r : claims_give_up(client, &name, 1);
+}
+
+TL_API int tl_unclaim_many(tl_client *client, const char *const *names, size_t n)
+{
+	int r = check_names("tl_unclaim_many", client, names, n);
+
+	return r ? r : claims_give_up(client, names, n);
 }

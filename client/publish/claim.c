@@ -5,7 +5,6 @@
  * meanwhile.
  */
 #include <errno.h>
-#include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,46 +14,73 @@
 #include "client/publish/publish.h"
 #include "util/clock.h"
 
-enum { AT_ONCE = 64 }; /* requests that wait for an answer, of a call for many names */
+enum { NAMES_MAX = WIRE_MAX - sizeof(struct wire_claim) }; /* bytes of names in a message */
+static_assert(sizeof(struct wire_unclaim) <= sizeof(struct wire_claim), "NAMES_MAX");
 
-/* Sends UNCLAIM: by the serial of a CLAIM, with an empty name; or, with serial 0, by a name. */
-static void send_unclaim(struct session *s, uint32_t claim, const char *name)
+/* Writes up to @n of the names, with a NUL between them. Returns the bytes; *@count: the names. */
+static uint16_t names_write(char to[NAMES_MAX], const char *const *names, size_t n, unsigned *count)
 {
-	alignas(8) unsigned char bytes[sizeof(struct wire_unclaim) + TL_NAME_MAX + 1];
-	size_t len = strlen(name);
-	struct wire_unclaim m = { .header = { .type = WIRE_UNCLAIM,
-					      .length = (uint32_t)(sizeof(m) + len) },
-				  .claim = claim,
-				  .name_len = (uint16_t)len };
+	size_t at = 0, len;
 
-	memcpy(bytes, &m, sizeof(m));
-	memcpy(bytes + sizeof(m), name, len + 1);
-	session_post(s, bytes);
+	for (*count = 0; *count < n; at += len) {
+		len = strlen(names[*count]) + 1;
+		if (at + len > NAMES_MAX)
+			break;
+		memcpy(to + at, names[(*count)++], len);
+	}
+	return (uint16_t)(at - 1);
+}
+
+struct unclaiming {
+	struct wire_unclaim fixed;
+	char names[NAMES_MAX];
+};
+
+/* Gives up the claims of a CLAIM by its serial. */
+static void unclaim_request(struct session *s, uint32_t claim)
+{
+	struct wire_unclaim m = { .header = { .type = WIRE_UNCLAIM, .length = sizeof(m) },
+				  .claim = claim };
+
+	session_post(s, &m);
+}
+
+static void unclaim_names(struct session *s, const char *const *names, size_t n)
+{
+	struct unclaiming m;
+	unsigned count;
+
+	for (; n; names += count, n -= count) {
+		m.fixed = (struct wire_unclaim){ .header = { .type = WIRE_UNCLAIM } };
+		m.fixed.names_len = names_write(m.names, names, n, &count);
+		m.fixed.header.length = (uint32_t)sizeof(m.fixed) + m.fixed.names_len;
+		session_post(s, &m);
+	}
 }
 
 /* A CLAIM, from when it is sent until it is answered. */
 struct claiming {
 	struct {
 		struct wire_claim fixed;
-		char name[TL_NAME_MAX + 1];
+		char names[NAMES_MAX];
 	} message;
+	unsigned count; /* names in it */
 	struct request request;
 	struct conn_message answer;
 };
 
-/* Sends CLAIM. Returns 0, SESSION_E_* or a negative errno. */
-static int claim_ask(struct session *s, struct claiming *c, const char *name, bool wait,
-		     int64_t deadline)
+/* Sends CLAIM for as many of the names as go into one message. Returns 0, SESSION_E_* or a negative
+ * errno. */
+static int claim_ask(struct session *s, struct claiming *c, const char *const *names, size_t n,
+		     bool wait, int64_t deadline)
 {
-	size_t len = strlen(name);
+	struct wire_claim *m = &c->message.fixed;
 
-	c->message.fixed = (struct wire_claim){
-		.header = { .type = WIRE_CLAIM,
-			    .length = (uint32_t)(sizeof(c->message.fixed) + len) },
-		.flags = wait ? WIRE_CLAIM_WAIT : 0,
-		.name_len = (uint16_t)len,
-	};
-	memcpy(c->message.name, name, len + 1);
+	*m = (struct wire_claim){ .header = { .type = WIRE_CLAIM },
+				  .flags = wait ? WIRE_CLAIM_WAIT : 0 };
+	m->names_len = names_write(c->message.names, names,
+				   n < WIRE_CLAIMS_MAX ? n : WIRE_CLAIMS_MAX, &c->count);
+	m->header.length = (uint32_t)sizeof(*m) + m->names_len;
 	return session_ask(s, &c->message, deadline, &c->request, &c->answer);
 }
 
@@ -64,7 +90,7 @@ static void claim_take_back(struct session *s, struct claiming *c)
 	const struct wire_claim *m = &c->message.fixed;
 
 	session_forget(s, &c->request);
-	send_unclaim(s, m->again ? m->again : m->header.serial, "");
+	unclaim_request(s, m->again ? m->again : m->header.serial);
 }
 
 /* Waits for the answer; another daemon that takes over is asked again, with the serial of the first
@@ -86,28 +112,39 @@ static int claim_hear(struct session *s, struct claiming *c, int64_t deadline)
 	}
 }
 
-/* Reads the answer. Returns 0, -EEXIST, or another negative errno. */
-static int claim_outcome(struct claiming *c)
+static int claim_outcome(const struct wire_claimed *claimed, unsigned i, const char *name)
+{
+	if (claimed->yours >> i & 1)
+		return 0;
+	if (claimed->published >> i & 1)
+		return tl_fail(-EEXIST, "'%s' is published already: get it", name);
+	return tl_fail(-EBUSY, "somebody else has claimed '%s': wait for it, with a timeout", name);
+}
+
+/* Reads the answer. Returns how many of the names it tells of, at least one. */
+static unsigned claim_outcomes(struct claiming *c, const char *const *names, int *outcomes)
 {
 	struct wire_claimed claimed;
-	int r = answer_expect(&c->answer, WIRE_CLAIMED, "claiming a name");
 
-	if (r)
-		return r;
+	outcomes[0] = answer_expect(&c->answer, WIRE_CLAIMED, "claiming a name");
+	if (outcomes[0])
+		return 1;
 	memcpy(&claimed, c->answer.bytes, sizeof(claimed));
-	if (claimed.what == WIRE_CLAIM_YOURS)
-		return 0;
-	if (claimed.what == WIRE_CLAIM_PUBLISHED)
-		return tl_fail(-EEXIST, "'%s' is published already: get it", c->message.name);
-	return tl_fail(-EBUSY, "somebody else has claimed '%s': wait for it, with a timeout",
-		       c->message.name);
+	if (claimed.count > c->count) {
+		outcomes[0] = tl_fail(-EPROTO, "the daemon answers a claim on %u names for %u",
+				      c->count, claimed.count);
+		return 1;
+	}
+	for (unsigned i = 0; i < claimed.count; i++)
+		outcomes[i] = claim_outcome(&claimed, i, names[i]);
+	return claimed.count;
 }
 
 /* Claims on this session. @deadline limits the wait or, without @wait, the time for the answer. */
 static int claim_on(struct session *s, const char *name, bool wait, int64_t deadline)
 {
 	struct claiming c;
-	int r = claim_ask(s, &c, name, wait, deadline);
+	int outcome, r = claim_ask(s, &c, &name, 1, wait, deadline);
 
 	if (r)
 		return r;
@@ -121,7 +158,9 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 				"and has not published it, or the daemon does not answer",
 				name);
 	}
-	return r ? r : claim_outcome(&c);
+	if (!r)
+		claim_outcomes(&c, &name, &outcome);
+	return r ? r : outcome;
 }
 
 /* One attempt. A claim ends with its connection, so it may be made again on the next one. */
@@ -153,49 +192,38 @@ struct claims {
 	int *outcomes;
 };
 
-/* Claims up to AT_ONCE names: sends all requests before it waits for the first answer. */
-static int claims_on(struct session *s, const char *const *names, unsigned n, int *outcomes,
-		     int64_t deadline)
+/* Claims at least the first of the names. *@told: how many have outcomes. */
+static int claims_on(struct session *s, const char *const *names, size_t n, int *outcomes,
+		     unsigned *told, int64_t deadline)
 {
-	struct claiming *each = calloc(n, sizeof(*each));
-	unsigned asked = 0, heard = 0;
-	int r = 0;
+	struct claiming c;
+	int r = claim_ask(s, &c, names, n, false, deadline);
 
-	if (!each)
-		return tl_fail(-ENOMEM, "no memory for claims on %u names", n);
-	while (!r && asked < n) {
-		r = claim_ask(s, &each[asked], names[asked], false, deadline);
-		asked += !r;
-	}
-	while (!r && heard < n) {
-		r = claim_hear(s, &each[heard], deadline);
-		if (!r)
-			outcomes[heard] = claim_outcome(&each[heard]);
-		heard += !r;
-	}
-	for (unsigned i = heard; i < asked; i++)
-		claim_take_back(s, &each[i]);
-	free(each);
+	if (r)
+		return r;
+	r = claim_hear(s, &c, deadline);
+	if (r)
+		claim_take_back(s, &c);
+	else
+		*told = claim_outcomes(&c, names, outcomes);
 	return r;
 }
 
 static int claims_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct claims *all = context;
-	size_t done = 0, n;
+	unsigned told = 0;
 	int r = 0;
 
 	users_call(&use->session->users, 1);
 	for (size_t i = 0; i < all->n; i++)
 		all->outcomes[i] = -EBUSY;
-	for (; !r && done < all->n; done += n) {
-		n = all->n - done < AT_ONCE ? all->n - done : AT_ONCE;
-		r = claims_on(use->session, all->names + done, (unsigned)n, all->outcomes + done,
+	for (size_t i = 0; !r && i < all->n; i += told)
+		r = claims_on(use->session, all->names + i, all->n - i, all->outcomes + i, &told,
 			      call_deadline(c));
-	}
 	for (size_t i = 0; r && i < all->n; i++)
 		if (!all->outcomes[i])
-			send_unclaim(use->session, 0, all->names[i]);
+			unclaim_names(use->session, &all->names[i], 1);
 	users_call(&use->session->users, -1);
 	return call_done(c, use, r);
 }
@@ -215,17 +243,18 @@ int claim_many(struct tl_client *client, const char *const *names, size_t n, int
 
 static int unclaim_attempt(struct call *c, const struct use *use, void *context)
 {
-	const char *const *name = context;
+	const struct claims *all = context;
 
 	if (!session_served(use->session))
 		return LEASE_E_UNSERVED;
-	send_unclaim(use->session, 0, *name);
+	unclaim_names(use->session, all->names, all->n);
 	return call_done(c, use, 0);
 }
 
-int claim_give_up(struct tl_client *client, const char *name)
+int claims_give_up(struct tl_client *client, const char *const *names, size_t n)
 {
 	struct call c = call_begin(client, 0);
+	struct claims all = { names, n, NULL };
 
-	return call_run(&c, unclaim_attempt, &name);
+	return n ? call_run(&c, unclaim_attempt, &all) : 0;
 }

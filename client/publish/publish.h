@@ -25,8 +25,8 @@ struct tl_client;
 int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns);
 /* Does the work of tl_claim_many(). The names are checked. */
 int claim_many(struct tl_client *client, const char *const *names, size_t n, int *outcomes);
-/* Does the work of tl_unclaim(). */
-int claim_give_up(struct tl_client *client, const char *name);
+/* Does the work of tl_unclaim_many(). The names are checked. */
+int claims_give_up(struct tl_client *client, const char *const *names, size_t n);
 
 /* Groups: many tensors that are published in one step. */
 

@@ -174,11 +174,14 @@ void handle_delete(struct peer *peer, struct conn_message *m)
 		send_done(peer, delete->header.serial);
 }
 
-static void send_claim_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r)
+static void send_claim_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
+			     const char *why)
 {
 	int len = (int)name->len;
 
-	if (charge_is_refused(r))
+	if (r == STATE_E_INVALID)
+		send_name_error(peer, serial, name, r, why);
+	else if (charge_is_refused(r))
 		peer_error_share(peer, serial, r, "cannot claim '%.*s'", len, name->text);
 	else if (r == STATE_E_CLAIMS || r == STATE_E_NOTICES)
 		peer_error(peer, serial, WIRE_E_LIMIT,
@@ -190,39 +193,66 @@ static void send_claim_error(struct peer *peer, uint32_t serial, const struct na
 			   name->text, strerror(-r));
 }
 
+/* @alone: no other name comes after it. */
+static int claim_one(struct peer *peer, const struct claim_request *rq, const struct name_key *name,
+		     bool alone, enum claim_outcome *what, const char **why)
+{
+	if (rq->wait && !alone) {
+		*why = "only a claim on one name can wait";
+		return STATE_E_INVALID;
+	}
+	if (tensor_name_check(name->text, name->len, why))
+		return STATE_E_INVALID;
+	return claim_new(peer->state, &peer->client, name, rq, what);
+}
+
 void handle_claim(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_claim *claim = AS(wire_claim, m);
-	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*claim)),
-					claim->name_len);
+	const char *at = (const char *)wire_tail(m->bytes, sizeof(*claim));
+	const char *end = at + claim->names_len;
 	struct wire_claimed answer = { .header = { .type = WIRE_CLAIMED,
 						   .length = sizeof(answer),
 						   .serial = claim->header.serial } };
-	const char *why;
-	int r;
+	struct claim_request rq = { .serial = claim->header.serial,
+				    .again = claim->again,
+				    .wait = claim->flags & WIRE_CLAIM_WAIT };
 
-	if (tensor_name_check(name.text, name.len, &why)) {
-		send_name_error(peer, claim->header.serial, &name, STATE_E_INVALID, why);
-		return;
+	while (at < end && answer.count < WIRE_CLAIMS_MAX) {
+		struct name_key name = name_key(at, strnlen(at, (size_t)(end - at)));
+		const char *why = NULL;
+		enum claim_outcome what;
+		int r = claim_one(peer, &rq, &name, at + name.len == end, &what, &why);
+
+		if (r && !answer.count)
+			send_claim_error(peer, claim->header.serial, &name, r, why);
+		if (r)
+			break;
+		if (what == CLAIM_WAITS)
+			return;
+		answer.yours |= (uint64_t)(what == CLAIM_YOURS) << answer.count;
+		answer.published |= (uint64_t)(what == CLAIM_PUBLISHED) << answer.count;
+		answer.count++;
+		at += name.len + 1;
 	}
-	r = claim_new(peer->state, &peer->client, &name,
-		      &(struct claim_request){ .serial = claim->header.serial,
-					       .again = claim->again,
-					       .wait = claim->flags & WIRE_CLAIM_WAIT },
-		      &answer.what);
-	if (r)
-		send_claim_error(peer, claim->header.serial, &name, r);
-	else if (answer.what)
+	if (answer.count)
 		peer_send(peer, &answer, -1);
 }
 
 void handle_unclaim(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_unclaim *unclaim = AS(wire_unclaim, m);
-	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*unclaim)),
-					unclaim->name_len);
+	const char *at = (const char *)wire_tail(m->bytes, sizeof(*unclaim));
+	const char *end = at + unclaim->names_len;
 
-	claim_end(peer->state, &peer->client, unclaim->claim, &name);
+	if (unclaim->claim)
+		claims_end(peer->state, &peer->client, unclaim->claim);
+	while (at < end) {
+		struct name_key name = name_key(at, strnlen(at, (size_t)(end - at)));
+
+		claim_end(peer->state, &peer->client, &name);
+		at += name.len + 1;
+	}
 }
 
 /* ---- rings; see state/ring.h ----------------------------------------------------------------- */

@@ -160,16 +160,16 @@ static bool is_repeated(const struct claim *holder, const struct client *c, uint
 }
 
 int claim_new(struct state *st, struct client *c, const struct name_key *name,
-	      const struct claim_request *rq, unsigned *what)
+	      const struct claim_request *rq, enum claim_outcome *what)
 {
 	uint32_t hash = name_hash_low(name_hash(name, st->catalog.header->name_seed));
 	struct claim *holder = claim_find(st, name, hash), *claim;
 	int r;
 
-	*what = is_published(st, name) ? WIRE_CLAIM_PUBLISHED : WIRE_CLAIM_OTHERS;
-	if (*what == WIRE_CLAIM_OTHERS && is_repeated(holder, c, rq->again))
-		*what = WIRE_CLAIM_YOURS;
-	if (*what != WIRE_CLAIM_OTHERS || (holder && !rq->wait))
+	*what = is_published(st, name) ? CLAIM_PUBLISHED : CLAIM_OTHERS;
+	if (*what == CLAIM_OTHERS && is_repeated(holder, c, rq->again))
+		*what = CLAIM_YOURS;
+	if (*what != CLAIM_OTHERS || (holder && !rq->wait))
 		return 0;
 	r = claim_make(st, c, name, hash, &claim);
 	if (r)
@@ -179,7 +179,7 @@ int claim_new(struct state *st, struct client *c, const struct name_key *name,
 	if (!holder) {
 		claim_grant(st, claim);
 		st->claims.count++;
-		*what = WIRE_CLAIM_YOURS;
+		*what = CLAIM_YOURS;
 		return 0;
 	}
 	r = notice_new(&claim->notice, c);
@@ -188,19 +188,22 @@ int claim_new(struct state *st, struct client *c, const struct name_key *name,
 		return r;
 	}
 	list_add_tail(&holder->queue, &claim->link);
-	*what = 0;
+	*what = CLAIM_WAITS;
 	return 0;
 }
 
-static void claim_answer(struct common *common, struct claim *claim, unsigned what)
+static void claim_answer(struct common *common, struct claim *claim, enum claim_outcome what)
 {
 	struct notice *n = claim->notice;
 
-	n->message.claimed = (struct wire_claimed){ .header = { .type = WIRE_CLAIMED,
-								.length = sizeof(
-									n->message.claimed),
-								.serial = claim->serial },
-						    .what = what };
+	n->message.claimed = (struct wire_claimed){
+		.header = { .type = WIRE_CLAIMED,
+			    .length = sizeof(n->message.claimed),
+			    .serial = claim->serial },
+		.yours = what == CLAIM_YOURS,
+		.published = what == CLAIM_PUBLISHED,
+		.count = 1,
+	};
 	claim->notice = NULL;
 	notice_due(common, n);
 }
@@ -218,7 +221,7 @@ static void claim_pass(struct state *st, struct claim *claim)
 	list_del(&next->link);
 	list_move_all(&next->queue, &claim->queue);
 	claim_grant(st, next);
-	claim_answer(st->common, next, WIRE_CLAIM_YOURS);
+	claim_answer(st->common, next, CLAIM_YOURS);
 }
 
 /* Ends a claim or a wait. A wait still has its notice, a granted claim has none. */
@@ -233,23 +236,22 @@ static void claim_give_up(struct state *st, struct claim *claim)
 	claim_free(claim);
 }
 
-static bool is_meant(const struct claim *claim, uint32_t serial, const struct name_key *name)
+void claim_end(struct state *st, struct client *c, const struct name_key *name)
 {
-	if (serial)
-		return claim->id == serial;
-	return !claim->notice && claim->len == name->len &&
-	       !memcmp(claim->name, name->text, name->len);
+	uint32_t hash = name_hash_low(name_hash(name, st->catalog.header->name_seed));
+	struct claim *claim = claim_find(st, name, hash);
+
+	if (claim && claim->client == c)
+		claim_give_up(st, claim);
 }
 
-void claim_end(struct state *st, struct client *c, uint32_t serial, const struct name_key *name)
+void claims_end(struct state *st, struct client *c, uint32_t serial)
 {
-	struct claim *claim;
+	struct claim *claim, *next;
 
-	list_for_each_entry(claim, &c->claimed, of_client) {
-		if (is_meant(claim, serial, name)) {
+	list_for_each_entry_safe(claim, next, &c->claimed, of_client) {
+		if (claim->id == serial)
 			claim_give_up(st, claim);
-			return;
-		}
 	}
 }
 
@@ -282,7 +284,7 @@ bool claims_go(struct common *common, unsigned n)
 
 	while (n-- && !list_empty(&common->claims_over)) {
 		claim = list_first_entry(&common->claims_over, struct claim, link);
-		claim_answer(common, claim, WIRE_CLAIM_PUBLISHED);
+		claim_answer(common, claim, CLAIM_PUBLISHED);
 		claim_free(claim);
 	}
 	return !list_empty(&common->claims_over);

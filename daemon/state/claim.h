@@ -12,22 +12,30 @@
 
 enum { CLIENT_CLAIMS_MAX = 256 }; /* of one client, including the claims that it waits for */
 
+/* What became of a request. */
+enum claim_outcome {
+	CLAIM_WAITS, /* a notice tells it later */
+	CLAIM_YOURS,
+	CLAIM_PUBLISHED,
+	CLAIM_OTHERS,
+};
+
 struct claim_request {
 	uint32_t serial; /* which also identifies the claim to the client */
 	uint32_t again;	 /* the serial of its first request for this claim; 0: this is the first */
-	bool wait;	 /* a notice tells it later if another client has the claim */
+	bool wait;	 /* while another client has the claim */
 };
 
 /*
- * Claims @name for @c. *@what is WIRE_CLAIM_*, or 0 if the client has to wait. Returns
- * STATE_E_CLAIMS if @c has too many, STATE_E_NOTICES, -ENOMEM, -ENOSPC, or an outcome of
- * account_take().
+ * Claims @name for @c. Returns STATE_E_CLAIMS if @c has too many, STATE_E_NOTICES, -ENOMEM,
+ * -ENOSPC, or an outcome of account_take().
  */
 int claim_new(struct state *st, struct client *c, const struct name_key *name,
-	      const struct claim_request *rq, unsigned *what);
-/* Gives up the client's claim with that serial or, if @serial is 0, its claim on @name. Does
- * nothing if there is none. */
-void claim_end(struct state *st, struct client *c, uint32_t serial, const struct name_key *name);
+	      const struct claim_request *rq, enum claim_outcome *what);
+/* Gives up the client's claim on @name, if there is one. */
+void claim_end(struct state *st, struct client *c, const struct name_key *name);
+/* Gives up the client's claims of the request with that serial, also one that waits. */
+void claims_end(struct state *st, struct client *c, uint32_t serial);
 /* Ends all claims and waits of a client that ends. */
 void claims_leave(struct state *st, struct client *c);
 /* To be called when the name with that index was published: ends the claim on it. */

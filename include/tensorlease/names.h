@@ -130,16 +130,17 @@ TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options 
 /*
  * tl_claim_many - say that this client is going to publish several names
  *
- * tl_claim() for each name, without waiting for other clients, by requests that are sent together.
- * If it fails, this client has none of the claims. A name that comes twice is claimed once, and the
- * second outcome is -EBUSY.
+ * tl_claim() for each name, without waiting for other clients. If it fails, this client has none
+ * of the claims. A name that comes twice is claimed once; the second outcome is -EBUSY, or 0 if
+ * another daemon took over meanwhile.
  *
  * @names: @n names; @n may be 0.
  * @outcomes: gets what tl_claim() would return for each name: 0, -EEXIST, -EBUSY, -EACCES, -ENOSPC
  *	or -EDQUOT; tl_last_error() has the text of the last that was not 0.
  *
  * Ownership: nothing is handed over.
- * Blocking: for a round trip for each 64 names.
+ * Blocking: for a round trip for each 64 names, or fewer if they are long, and for one more for
+ * each name that may not be claimed.
  * Threads: any.
  * Returns: 0, or a common error
  * Since: 0.2
@@ -158,6 +159,21 @@ TL_API int tl_claim_many(tl_client *client, const char *const *names, size_t n, 
  * Since: 0.2
  */
 TL_API int tl_unclaim(tl_client *client, const char *name);
+
+/*
+ * tl_unclaim_many - give up the claims on several names
+ *
+ * tl_unclaim() for each name, by one message for as many as go into it.
+ *
+ * @names: @n names; @n may be 0. All are checked before the first claim is given up.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: never, unless the connection has ended: then as tl_connect() does.
+ * Threads: any.
+ * Returns: 0 or a common error
+ * Since: 0.2
+ */
+TL_API int tl_unclaim_many(tl_client *client, const char *const *names, size_t n);
 
 #ifdef __cplusplus
 }

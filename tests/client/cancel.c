@@ -117,6 +117,7 @@ static void look_around(struct caller *c)
 	step(tl_watch_close(watch), 0);
 	step(tl_claim(c->client, "claimed", NULL), 0);
 	step(tl_unclaim(c->client, "claimed"), 0);
+	step(tl_unclaim_many(c->client, (const char *[]){ "claimed" }, 1), 0);
 	step(tl_delete(c->client, "d"), 0);
 	step(tl_list_clients(c->client, visit_client, NULL), 0);
 	step(tl_get_status(c->client, &status), 0);

@@ -62,12 +62,66 @@ TEST(many_are_claimed_at_once)
 		must_be(outcomes[i], i == 3 ? -EEXIST : i == 100 || i == MANY - 1 ? -EBUSY : 0);
 	must_be(share_used(a, TL_SHARE_WAITS), MANY - 2);
 	must_be(tl_claim(b, names.of[MANY - 2], NULL), -EBUSY);
-	for (int i = 0; i < MANY - 1; i++)
-		must_be(tl_unclaim(a, names.of[i]), 0);
+	must_be(tl_unclaim_many(a, names.of, MANY - 1), 0); /* of which b has two */
 	td_sync(&d);
 	must_be(share_used(a, TL_SHARE_WAITS), 1);
+	must_be(tl_claim(a, names.of[100], NULL), -EBUSY);
 	tl_close(a);
 	tl_close(b);
+}
+
+/* Seven of these go into a message. */
+TEST(long_names_are_claimed_at_once)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	char text[40][TENSOR_NAME_MAX + 1];
+	const char *names[40];
+	int outcomes[40];
+
+	for (int i = 0; i < 40; i++) {
+		memset(text[i], 'a' + i % 26, TENSOR_NAME_MAX);
+		text[i][0] = i < 26 ? 'x' : 'y';
+		text[i][i % 3 ? TENSOR_NAME_MAX : 1] = '\0';
+		names[i] = text[i];
+	}
+	must_be(tl_claim(other, names[22], NULL), 0);
+	must_be(tl_claim_many(client, names, 40, outcomes), 0);
+	/* 'x' and 'y' are there several times: every third name is one byte. */
+	for (int i = 0; i < 40; i++)
+		must_be(outcomes[i], i == 22 || (i % 3 == 0 && i != 0 && i != 27) ? -EBUSY : 0);
+	must_be(tl_unclaim_many(client, names, 40), 0);
+	td_sync(&d);
+	must_be(share_used(other, TL_SHARE_WAITS), 1);
+	tl_close(client);
+	tl_close(other);
+}
+
+TEST(what_has_no_space_holds_up_none_of_the_others)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	int outcomes[CLAIMS_MAX];
+	struct names names;
+
+	names_make(&names, CLAIMS_MAX + 2);
+	put_bytes(other, names.of[5], 1, 10);
+	must_be(tl_claim(other, names.of[6], NULL), 0);
+	must_be(tl_claim_many(client, names.of + 8, CLAIMS_MAX - 6, outcomes), 0);
+	must_be(outcomes[CLAIMS_MAX - 7], 0);
+	must_be(tl_claim_many(client, names.of, 8, outcomes), 0); /* there is space for six */
+	for (int i = 0; i < 8; i++)
+		must_be(outcomes[i], i == 5 ? -EEXIST : i == 6 ? -EBUSY : 0);
+	must_be(tl_unclaim(client, names.of[0]), 0);
+	must_be(tl_unclaim(client, names.of[1]), 0);
+	must_be(tl_claim(client, "one", NULL), 0);
+	must_be(tl_claim(client, "two", NULL), 0);
+	must_be(tl_claim_many(client, names.of, 8, outcomes), 0); /* and now for none */
+	for (int i = 0; i < 8; i++)
+		must_be(outcomes[i], i < 2 ? -ENOSPC : i == 5 ? -EEXIST : -EBUSY);
+	must_be(share_used(other, TL_SHARE_WAITS), CLAIMS_MAX + 1);
+	tl_close(client);
+	tl_close(other);
 }
 
 TEST(of_too_many_claims_the_first_are_granted)
@@ -99,6 +153,15 @@ TEST(names_that_cannot_be_claimed_claim_nothing)
 	must_be(tl_claim_many(client, names, 1, NULL), -EINVAL);
 	must_be(tl_claim_many(NULL, names, 1, outcomes), -EINVAL);
 	must_be(tl_claim_many(client, NULL, 0, NULL), 0);
+	must_be(tl_claim(client, "a", NULL), 0);
+	must_be(tl_unclaim_many(client, names, 2), -EINVAL);
+	must_be(tl_unclaim_many(client, bad, 2), -EINVAL);
+	must_be(tl_unclaim_many(NULL, names, 1), -EINVAL);
+	must_be(tl_unclaim_many(client, NULL, 1), -EINVAL);
+	must_be(tl_unclaim_many(client, NULL, 0), 0);
+	must_be(share_used(client, TL_SHARE_WAITS), 1); /* nothing was given up */
+	must_be(tl_unclaim_many(client, names, 1), 0);
+	td_sync(&d);
 	must_be(share_used(client, TL_SHARE_WAITS), 0);
 	tl_close(client);
 }

@@ -447,6 +447,58 @@ TEST(wrong_names_are_refused_everywhere)
 	rc_goodbye(&rc);
 }
 
+/* CLAIM for names in one text, in which each NUL ends a name. */
+static void claim_names(struct raw *rc, const char *names, size_t len, unsigned flags,
+			struct conn_message *answer)
+{
+	struct {
+		struct wire_claim fixed;
+		char names[64];
+	} m = { .fixed = { .flags = flags, .names_len = (uint16_t)len } };
+
+	memcpy(m.names, names, len);
+	must_be(rc_call(rc, WIRE_CLAIM, &m, sizeof(m.fixed) + len, answer), 0);
+}
+
+TEST(names_are_claimed_until_there_is_one_that_is_none)
+{
+#define NAMES(text) text, sizeof(text) - 1
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	const struct wire_claimed *claimed;
+	struct wire_unclaim unclaim;
+	struct conn_message m;
+
+	must_be(rc_put(&rc, "b", 1, 1, NULL), 0);
+	claim_names(&other, NAMES("d"), 0, &m);
+	must_be(rc_judge(&m, WIRE_CLAIMED), 0);
+	claim_names(&rc, NAMES("a\0b\0c\0d\0e\0//\0f"), 0, &m);
+	must_be(rc_judge(&m, WIRE_CLAIMED), 0);
+	claimed = (const void *)m.bytes;
+	must_be(claimed->count, 5);
+	must_be(claimed->yours, 1 | 4 | 16);
+	must_be(claimed->published, 2);
+	unclaim = (struct wire_unclaim){ .claim = claimed->header.serial };
+	claim_names(&rc, NAMES("//\0f"), 0, &m);
+	rc_must_fail(&m, WIRE_E_INVALID);
+	claim_names(&rc, NAMES("\0f"), 0, &m);
+	rc_must_fail(&m, WIRE_E_INVALID);
+	claim_names(&rc, NAMES("f\0g"), WIRE_CLAIM_WAIT, &m);
+	rc_must_fail(&m, WIRE_E_INVALID);
+	claim_names(&other, NAMES("f\0a\0"), 0, &m);
+	claimed = (const void *)m.bytes;
+	must_be(claimed->count, 2);
+	must_be(claimed->yours, 1);
+	must_be(rc_send(&rc, WIRE_UNCLAIM, &unclaim, sizeof(unclaim), -1), 0);
+	rc_sync(&rc);
+	claim_names(&other, NAMES("a\0c\0e"), 0, &m); /* all of that CLAIM are free */
+	claimed = (const void *)m.bytes;
+	must_be(claimed->yours, 7);
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+#undef NAMES
+}
+
 TEST(a_link_needs_a_lease_and_keeps_the_bytes)
 {
 	cleanup_td struct test_daemon d = td_start();

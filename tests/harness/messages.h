@@ -47,6 +47,17 @@ static inline void samples_readers(struct samples *all)
 	SAMPLE(all, WIRE_METRICS, 0, struct wire_plain, .header = { 0 });
 }
 
+static inline void samples_claims(struct samples *all)
+{
+	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .names_len = 1);
+	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,
+	       .again = UINT32_MAX, .names_len = 255);
+	SAMPLE(all, WIRE_CLAIM, WIRE_MAX - sizeof(struct wire_claim), struct wire_claim,
+	       .names_len = WIRE_MAX - sizeof(struct wire_claim));
+	SAMPLE(all, WIRE_UNCLAIM, 0, struct wire_unclaim, .claim = UINT32_MAX);
+	SAMPLE(all, WIRE_UNCLAIM, 255, struct wire_unclaim, .names_len = 255);
+}
+
 static inline void samples_requests(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
@@ -130,11 +141,7 @@ static inline void samples_requests(struct samples *all)
 	       .flags = WIRE_USERS_EXACT);
 	SAMPLE(all, WIRE_SYNC, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_UNBIND, 0, struct wire_plain, .header = { 0 });
-	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .name_len = 1);
-	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,
-	       .again = UINT32_MAX, .name_len = 255);
-	SAMPLE(all, WIRE_UNCLAIM, 0, struct wire_unclaim, .claim = UINT32_MAX);
-	SAMPLE(all, WIRE_UNCLAIM, 255, struct wire_unclaim, .name_len = 255);
+	samples_claims(all);
 	samples_members(all, 1);
 	samples_members(all, 20);
 	samples_rings(all);
@@ -189,7 +196,9 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_DEVICE, 0, struct wire_device, .device = { 1 }, .used = 5,
 	       .capacity = UINT64_MAX, .number = 3);
 	SAMPLE(all, WIRE_KICKED, 0, struct wire_kicked, .id = 1, .newest = UINT64_MAX);
-	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS);
+	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .count = 1);
+	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .yours = UINT64_MAX,
+	       .published = UINT64_MAX, .count = WIRE_CLAIMS_MAX);
 	SAMPLE(all, WIRE_MEMBERS_MADE, 32 * 8, struct wire_members_made, .count = 32);
 	samples_ring_replies(all);
 	samples_stream_replies(all);

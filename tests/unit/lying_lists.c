@@ -239,6 +239,31 @@ LIE_TEST(a_catalog_of_more_clients_than_there_can_be_is_refused)
 	must_be(liar_try_connect(&liar, -1, &client), -EPROTO);
 }
 
+static bool more_than_were_asked_for(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_claimed claimed = { .yours = UINT64_MAX, .count = WIRE_CLAIMS_MAX };
+
+	if (request->header.type != WIRE_CLAIM)
+		return false;
+	liar_send(socket, request, WIRE_CLAIMED, &claimed, sizeof(claimed), -1);
+	l->answer = NULL; /* the thread has the lock */
+	return true;
+}
+
+LIE_TEST(an_answer_about_more_names_than_were_claimed_is_refused)
+{
+	tl_client *client = liar_connect(&liar);
+	int outcome[2] = { 1, 1 };
+
+	liar_set_answer(&liar, more_than_were_asked_for);
+	must_be(tl_claim(client, "c", NULL), -EPROTO);
+	liar_set_answer(&liar, more_than_were_asked_for);
+	must_be(tl_claim_many(client, (const char *[]){ "c" }, 1, outcome), 0);
+	must_be(outcome[0], -EPROTO);
+	must_be(outcome[1], 1);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -441,7 +441,7 @@ static int claim_wait(tl_client *client)
 
 static int unclaim(tl_client *client)
 {
-	return tl_unclaim(client, "k");
+	return tl_unclaim_many(client, (const char *[]){ "k", "l" }, 2);
 }
 
 static int restart(tl_client *client)
@@ -574,7 +574,7 @@ static const struct call calls[] = {
 	{ "tl_list_members", NULL, list_members, true },
 	{ "tl_claim, waiting", NULL, claim_wait, true },
 	{ "tl_claim_many", NULL, claim_many, true },
-	{ "tl_unclaim", NULL, unclaim, false },
+	{ "tl_unclaim_many", NULL, unclaim, false },
 	{ "tl_restart", NULL, restart, true },
 };
 

@@ -215,12 +215,12 @@ static unsigned claim(struct client *c, unsigned id, struct claim_request rq)
 {
 	static const char *const claims[CLAIMS] = { "", "a claim", "b", "a third/claim" };
 	struct name_key name = name_key(claims[id], strlen(claims[id]));
-	unsigned what = WIRE_CLAIM_OTHERS;
+	enum claim_outcome what = CLAIM_OTHERS;
 
 	if (rq.serial)
 		must_be(claim_new(&st, c, &name, &rq, &what), 0);
 	else
-		claim_end(&st, c, 0, &name);
+		claim_end(&st, c, &name);
 	return what;
 }
 
@@ -239,11 +239,11 @@ static void unclaim(struct client *c, unsigned id, unsigned claimant)
 
 static void claims_live(struct client *b, struct client *c)
 {
-	claim_is(c, 1, WIRE_CLAIM_YOURS);
+	claim_is(c, 1, CLAIM_YOURS);
 	progress->claimant[1] = 2;
-	claim_is(c, 2, WIRE_CLAIM_YOURS);
+	claim_is(c, 2, CLAIM_YOURS);
 	claim_is(b, 2, 0);
-	claim_is(b, 3, WIRE_CLAIM_YOURS);
+	claim_is(b, 3, CLAIM_YOURS);
 	progress->claimant[3] = 1;
 	claim_is(c, 3, 0);
 	unclaim(c, 2, 1);
@@ -391,9 +391,9 @@ static void claims_must_be_there(void)
 			unsigned what = claim(&adopted[i], id, rq);
 
 			if (progress->claimant[id] == NOBODY)
-				must(what != WIRE_CLAIM_OTHERS);
+				must(what != CLAIM_OTHERS);
 			else
-				must_be(what == WIRE_CLAIM_YOURS, progress->claimant[id] == i);
+				must_be(what == CLAIM_YOURS, progress->claimant[id] == i);
 			if (progress->claimant[id] == NOBODY)
 				claim(&adopted[i], id, (struct claim_request){ 0 });
 		}

@@ -7,7 +7,7 @@ static const struct name_key key = { .text = "c", .len = 1 };
 
 static unsigned claim(struct tester *t, uint32_t serial, bool wait)
 {
-	unsigned what;
+	enum claim_outcome what;
 
 	assert_int_equal(claim_new(&st, &t->c, &key,
 				   &(struct claim_request){ .serial = serial, .wait = wait },
@@ -28,7 +28,7 @@ static unsigned told(struct tester *t, uint32_t serial)
 	assert_int_equal(n->message.header.serial, serial);
 	assert_int_equal(wire_check(&n->message, n->message.header.length, 0, WIRE_TO_CLIENT, NULL),
 			 0);
-	what = n->message.claimed.what;
+	what = n->message.claimed.yours ? CLAIM_YOURS : CLAIM_PUBLISHED;
 	notice_sent(n);
 	return what;
 }
@@ -55,26 +55,26 @@ TEST(it_goes_to_the_next_until_the_name_is_published)
 	fx_connect(&a, 71000);
 	fx_connect(&b, 71000);
 	fx_connect(&c, 71000);
-	assert_int_equal(claim(&a, 1, true), WIRE_CLAIM_YOURS);
-	assert_int_equal(claim(&b, 2, false), WIRE_CLAIM_OTHERS);
+	assert_int_equal(claim(&a, 1, true), CLAIM_YOURS);
+	assert_int_equal(claim(&b, 2, false), CLAIM_OTHERS);
 	assert_int_equal(claim(&b, 3, true), 0);
 	assert_int_equal(claim(&c, 4, true), 0);
 	assert_int_equal(waits(&a), 3);
-	claim_end(&st, &b.c, 1, NULL); /* not its own */
-	claim_end(&st, &b.c, 0, &key); /* it only waits for one */
+	claims_end(&st, &b.c, 1);   /* not its own */
+	claim_end(&st, &b.c, &key); /* it only waits for one */
 	assert_int_equal(told(&b, 3), 0);
-	claim_end(&st, &a.c, 0, &key);
-	assert_int_equal(told(&b, 3), WIRE_CLAIM_YOURS);
+	claim_end(&st, &a.c, &key);
+	assert_int_equal(told(&b, 3), CLAIM_YOURS);
 	assert_int_equal(told(&c, 4), 0);
 	fx_put(&a, "other", 10);
 	assert_int_equal(st.claims.count, 1);
 	fx_put(&a, "c", 10);
 	assert_int_equal(st.claims.count, 0);
 	assert_false(claims_go(st.common, 1));
-	assert_int_equal(told(&c, 4), WIRE_CLAIM_PUBLISHED);
+	assert_int_equal(told(&c, 4), CLAIM_PUBLISHED);
 	assert_int_equal(told(&b, 3), 0);
-	assert_int_equal(claim(&a, 5, true), WIRE_CLAIM_PUBLISHED);
-	claim_end(&st, &b.c, 3, NULL); /* it is over */
+	assert_int_equal(claim(&a, 5, true), CLAIM_PUBLISHED);
+	claims_end(&st, &b.c, 3); /* it is over */
 	assert_int_equal(fx_delete(&a, "c"), 0);
 	assert_int_equal(fx_delete(&a, "other"), 0);
 	all_is_given_back(&a);
@@ -94,17 +94,17 @@ TEST(who_leaves_takes_nothing_along)
 	fx_connect(&a, 71000);
 	fx_connect(&b, 71000);
 	fx_connect(&c, 71000);
-	assert_int_equal(claim(&a, 1, true), WIRE_CLAIM_YOURS);
+	assert_int_equal(claim(&a, 1, true), CLAIM_YOURS);
 	assert_int_equal(claim(&b, 2, true), 0);
 	assert_int_equal(claim(&b, 3, true), 0);
 	assert_int_equal(claim(&c, 4, true), 0);
 	fx_leave(&a);
-	assert_int_equal(told(&b, 2), WIRE_CLAIM_YOURS);
+	assert_int_equal(told(&b, 2), CLAIM_YOURS);
 	fx_put(&c, "c", 10);
-	claim_end(&st, &b.c, 3, NULL); /* before it is answered */
+	claims_end(&st, &b.c, 3); /* before it is answered */
 	fx_leave(&b);
 	assert_false(claims_go(st.common, 10));
-	assert_int_equal(told(&c, 4), WIRE_CLAIM_PUBLISHED);
+	assert_int_equal(told(&c, 4), CLAIM_PUBLISHED);
 	assert_int_equal(fx_delete(&c, "c"), 0);
 	all_is_given_back(&c);
 	fx_leave(&c);
@@ -119,7 +119,7 @@ TEST(many_are_answered_in_steps)
 
 	fx_start();
 	fx_connect(&a, 71000);
-	assert_int_equal(claim(&a, 1, true), WIRE_CLAIM_YOURS);
+	assert_int_equal(claim(&a, 1, true), CLAIM_YOURS);
 	for (unsigned i = 0; i < MANY; i++)
 		assert_int_equal(claim(&a, 2 + i, true), 0);
 	fx_put(&a, "c", 10);
@@ -127,7 +127,7 @@ TEST(many_are_answered_in_steps)
 		assert_int_equal(a.c.claims, MANY - (n + 1) * STEP);
 	assert_int_equal(n, MANY / STEP);
 	for (unsigned i = 0; i < MANY; i++)
-		assert_int_equal(told(&a, 2 + i), WIRE_CLAIM_PUBLISHED);
+		assert_int_equal(told(&a, 2 + i), CLAIM_PUBLISHED);
 	assert_int_equal(fx_delete(&a, "c"), 0);
 	all_is_given_back(&a);
 	fx_leave(&a);

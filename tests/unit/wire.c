@@ -147,7 +147,7 @@ static const struct {
 	{ WIRE_IMPORT, 28, 4 },		{ WIRE_PLACE, 43, 5 },	 { WIRE_FINISHED, 28, 4 },
 	{ WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 77, 3 },	 { WIRE_KICK, 36, 4 },
 	{ WIRE_KICKED, 36, 4 },		{ WIRE_USERS, 28, 4 },	 { WIRE_USER, 28, 4 },
-	{ WIRE_CLAIM, 26, 2 },		{ WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
+	{ WIRE_CLAIM, 26, 2 },		{ WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 36, 4 },
 	{ WIRE_MEMBERS_MADE, 20, 4 },	{ WIRE_RING, 35, 5 },	 { WIRE_RING, 60, 4 },
 	{ WIRE_WATCH, 22, 2 },		{ WIRE_LEAVE, 28, 4 },	 { WIRE_POSITIONS, 28, 4 },
 	{ WIRE_STREAM, 36, 4 },		{ WIRE_ENTRIES, 28, 4 }, { WIRE_STREAMS, 20, 2 },
@@ -362,10 +362,10 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_MAX_TENSORS);
 	BAD(WIRE_DELETE, 0, 0, struct wire_delete, .name_len = 0);
 	BAD(WIRE_DELETE, 256, 0, struct wire_delete, .name_len = 256);
-	BAD(WIRE_CLAIM, 0, 0, struct wire_claim, .name_len = 0);
-	BAD(WIRE_CLAIM, 1, 0, struct wire_claim, .name_len = 1, .flags = 2);
-	BAD(WIRE_UNCLAIM, 1, 0, struct wire_unclaim, .name_len = 1, .claim = 1);
-	BAD(WIRE_UNCLAIM, 0, 0, struct wire_unclaim, .name_len = 0);
+	BAD(WIRE_CLAIM, 0, 0, struct wire_claim, .names_len = 0);
+	BAD(WIRE_CLAIM, 1, 0, struct wire_claim, .names_len = 1, .flags = 2);
+	BAD(WIRE_UNCLAIM, 1, 0, struct wire_unclaim, .names_len = 1, .claim = 1);
+	BAD(WIRE_UNCLAIM, 0, 0, struct wire_unclaim, .names_len = 0);
 	BAD(WIRE_WATCH, 0, 0, struct wire_watch, .name_len = 0);
 	BAD(WIRE_WATCH, 1, 0, struct wire_watch, .name_len = 1, .flags = 4);
 	BAD(WIRE_WATCH, 256, 0, struct wire_watch, .name_len = 256);
@@ -583,9 +583,9 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	    .label = "a\033[2J");
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .slot = CATALOG_MAX_TENSORS);
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
-	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = 0);
+	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .count = 0);
 	BAD(WIRE_WATCHED, 0, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES);
-	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS + 1);
+	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .count = WIRE_CLAIMS_MAX + 1);
 	BAD(WIRE_KICKED, 0, 0, struct wire_kicked, .id = 0, .newest = 1);
 	BAD(WIRE_USERS, 0, 0, struct wire_users, .from = (1ULL << 32) + 1);
 	BAD(WIRE_USERS, 0, 0, struct wire_users, .flags = 2);

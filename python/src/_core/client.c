@@ -455,7 +455,7 @@ static PyMethodDef methods[] = {
 	{ "_wait_many", client_wait_many, METH_VARARGS, NULL },
 	{ "_claim", client_claim, METH_VARARGS, NULL },
 	{ "_claim_many", client_claim_many, METH_VARARGS, NULL },
-	{ "_unclaim", client_unclaim, METH_O, NULL },
+	{ "_unclaim", client_unclaim, METH_VARARGS, NULL },
 	{ "_watch", client_watch, METH_VARARGS, NULL },
 	{ "_stream", client_stream, METH_VARARGS, NULL },
 	{ "_wake", client_wake, METH_NOARGS, NULL },

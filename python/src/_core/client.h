@@ -38,8 +38,8 @@ PyObject *client_claim(PyObject *self, PyObject *args);
  * where there is no space for a claim, and None for one that was refused. The list `held` gets the
  * names that are ours. */
 PyObject *client_claim_many(PyObject *self, PyObject *args);
-/* _unclaim(name); a client that is closed has no claims. */
-PyObject *client_unclaim(PyObject *self, PyObject *name);
+/* _unclaim(*names); a client that is closed has no claims. */
+PyObject *client_unclaim(PyObject *self, PyObject *names);
 PyObject *client_delete(PyObject *self, PyObject *args);
 PyObject *client_kick(PyObject *self, PyObject *id);
 PyObject *client_kick_user(PyObject *self, PyObject *uid);

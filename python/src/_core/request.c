@@ -63,12 +63,6 @@ static int call_delete(struct request *q, tl_client *client)
 			 : tl_delete(client, q->name);
 }
 
-static int call_unclaim(struct request *q, tl_client *client)
-{
-	tl_unclaim(client, q->name);
-	return 0;
-}
-
 static int call_kick(struct request *q, tl_client *client)
 {
 	return tl_kick(client, q->number);
@@ -102,17 +96,40 @@ PyObject *client_delete(PyObject *self, PyObject *args)
 								      : NULL;
 }
 
-PyObject *client_unclaim(PyObject *self, PyObject *name)
+/* Returns the texts of a tuple of names, for PyMem_Free(), or NULL with an exception. */
+static const char **names_utf8(PyObject *names)
+{
+	Py_ssize_t n = PyTuple_Size(names);
+	const char **texts = PyMem_Calloc((size_t)n + 1, sizeof(*texts));
+
+	if (!texts)
+		PyErr_NoMemory();
+	for (Py_ssize_t i = 0; texts && i < n; i++) {
+		texts[i] = name_utf8(PyTuple_GetItem(names, i));
+		if (!texts[i]) {
+			PyMem_Free(texts);
+			return NULL;
+		}
+	}
+	return texts;
+}
+
+PyObject *client_unclaim(PyObject *self, PyObject *names)
 {
 	WITH_LOCK;
-	struct request q = { .call = call_unclaim, .name = name_utf8(name) };
 	struct client *c = (struct client *)self;
+	const char **texts = names_utf8(names);
 
-	if (!q.name)
+	if (!texts)
 		return NULL;
-	if (!c->client || c->closing)
-		Py_RETURN_NONE;
-	return ask_for_none(self, &q);
+	if (c->client && !c->closing && client_begin(c)) {
+		Py_BEGIN_ALLOW_THREADS;
+		tl_unclaim_many(c->client, texts, (size_t)PyTuple_Size(names));
+		Py_END_ALLOW_THREADS;
+		client_end(c);
+	}
+	PyMem_Free(texts);
+	return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *client_kick(PyObject *self, PyObject *id)
@@ -237,20 +254,16 @@ PyObject *client_claim_many(PyObject *self, PyObject *args)
 	PyObject *names, *held, *all = NULL;
 	const char **texts;
 	int *outcomes;
-	Py_ssize_t n, i = 0;
 
 	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &names, &PyList_Type, &held))
 		return NULL;
-	n = PyTuple_Size(names);
-	texts = PyMem_Calloc((size_t)n + 1, sizeof(*texts));
-	outcomes = PyMem_Calloc((size_t)n + 1, sizeof(*outcomes));
-	if (!texts || !outcomes)
+	texts = names_utf8(names);
+	if (!texts)
+		return NULL;
+	outcomes = PyMem_Calloc((size_t)PyTuple_Size(names) + 1, sizeof(*outcomes));
+	if (!outcomes) {
 		PyErr_NoMemory();
-	while (texts && outcomes && i < n && !PyErr_Occurred()) {
-		texts[i] = name_utf8(PyTuple_GetItem(names, i));
-		i += texts[i] != NULL;
-	}
-	if (texts && outcomes && !PyErr_Occurred() && client_begin(c)) {
+	} else if (client_begin(c)) {
 		all = claim_many(c, names, texts, outcomes, held);
 		client_end(c);
 	}

@@ -269,7 +269,7 @@ class _Store:
         finally:
             with self.lock():
                 self.storing = [one for one in self.storing if one is not waiting]
-            self.unclaim(waiting.claimed)
+            self.client._unclaim(*waiting.claimed)
 
     def unstored(self, index):
         """Return where that sample is, or None if it was not made or is in a pack."""
@@ -330,10 +330,6 @@ class _Store:
         if len(data) <= 2 * _PACK_BYTES:  # not that of a larger sample
             self.buffer = data
 
-    def unclaim(self, names):
-        for name in names:
-            self.client._unclaim(name)
-
     def make(self, dataset, indexes, timeout, made, fresh):
         """Make the samples that no other process makes, all at once. Return the indexes of the others."""
         names, held = [f"{self.path}{index}" for index in indexes], []
@@ -349,7 +345,7 @@ class _Store:
             if missing:
                 self.make_missing(dataset, missing, made, fresh, held)
         finally:
-            self.unclaim(held)
+            self.client._unclaim(*held)
         return [index for index, our in zip(indexes, ours, strict=True) if our is None]
 
     def make_missing(self, dataset, indexes, made, fresh, held):
