@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import at_each_line, daemon_at, eventually, in_child, replace_daemon
+from conftest import at_each_line, daemon_at, eventually, in_child, replace_daemon, run_python
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -424,6 +424,22 @@ def test_a_second_program_finds_all(client, tmp_path):
     assert client.keys("dataset/second") == []
     check_batches(DataLoader(other, 100), 3000)
     assert len(source.made()) == 6000
+
+
+CLEARED = """
+import tensorlease.torch as shared
+cached = shared.CachedDataset(range(10), None, "dataset/cleared")
+assert cached[7] == 7
+cached.flush()
+assert cached.stats() == {"hits": 0, "made": 1, "unkept": 0} and cached[7] == 7
+cached.clear()
+assert cached.stats() == {"hits": 0, "made": 0, "unkept": 0}
+"""
+
+
+def test_a_process_that_has_cleared_it_leaves_nothing(client):
+    run_python(CLEARED)
+    assert client.keys("dataset/cleared") + client.keys(".datasets/dataset/cleared") == []
 
 
 FILLS = """

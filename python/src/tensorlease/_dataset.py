@@ -146,8 +146,8 @@ class _Store:
     def begin(self):
         self.pid, self.events, self.waiting, self.storing = os.getpid(), None, _Waiting(), []
         self.timer = self.thread = self.failure = None  # thread: stores a pack; failure: of that
-        self.hits = self.made = self.unkept = 0
-        self.reported, self.told, self.word = 0.0, [0, 0, 0], secrets.token_hex(8)
+        self.reported, self.word = 0.0, secrets.token_hex(8)
+        self.begin_counts()
         multiprocessing.util.Finalize(None, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
 
     def begin_after_fork(self):
@@ -222,6 +222,10 @@ class _Store:
             self.numbers.pop(name, None)
 
     # Counts
+
+    def begin_counts(self):
+        self.hits = self.made = self.unkept = 0
+        self.told = [0, 0, 0]
 
     def report(self):
         """Publish what this process got, if that is news."""
@@ -532,6 +536,7 @@ class CachedDataset(Dataset):
         """
         store = self._store()
         store.flush()
+        store.begin_counts()
         for name in self.client.keys(below(self.prefix) + ".samples") + store.all_reports():
             self.client.delete(name, missing_ok=True)
 
