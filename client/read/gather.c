@@ -5,6 +5,7 @@
  * threads.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +67,14 @@ static int differs(const char *name, const DLTensor *t, const DLTensor *out)
 {
 	char is[TENSOR_DTYPE_TEXT], wanted[TENSOR_DTYPE_TEXT];
 
+	for (int i = 0; i < t->ndim && t->ndim == out->ndim - 1; i++) {
+		if (t->shape[i] != out->shape[i + 1] && tensor_dtype_same(t->dtype, out->dtype))
+			return tl_fail(-EINVAL,
+				       "'%s' has %" PRId64 " elements in dimension %d, and a row "
+				       "of the array has %" PRId64
+				       ": all of one shape and dtype can be gathered",
+				       name, t->shape[i], i, out->shape[i + 1]);
+	}
 	return tl_fail(
 		-EINVAL,
 		"'%s' is of %s and %d dimensions, and does not fit into a row of the array, "

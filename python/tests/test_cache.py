@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import time
+import typing
 
 import numpy as np
 import pytest
@@ -268,6 +269,29 @@ def test_a_cached_function_forgets_for_all(client):
     squares.cache_clear()
     assert client.keys("cache/clear/") == [] and squares(3).tolist() == [0, 1, 4] and calls == [3, 3]
     assert squares.__wrapped__(2).tolist() == [0, 1]
+
+
+class Rounded(typing.NamedTuple):
+    x: float
+
+    def __repr__(self):
+        return f"Rounded({self.x:.0f})"
+
+
+class Box(tuple):
+    def __repr__(self):
+        return "Box"
+
+
+def test_arguments_that_look_alike_are_others(client):
+    @tensorlease.cached("cache/alike/", client=client)
+    def total(values):
+        return np.array(sum(values))
+
+    for values in (Rounded(1.1), Rounded(1.2), Box((1, 5)), Box((1, 9)), (1, 9), (1, 8.5), ()):
+        assert float(total(values)) == sum(values)
+    assert len(client.keys("cache/alike/")) == 7
+    total.cache_clear()
 
 
 def test_cached_functions_of_other_processes(address):

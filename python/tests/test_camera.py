@@ -202,9 +202,10 @@ def film(tmp_path):
 
 @pytest.mark.parametrize("color", ["rgb", "bgr"])
 def test_a_video_is_published_as_it_is(client, film, color):
-    stream = client.stream("film", "broadcast", depth=64, drop_oldest=True, ttl=60)
+    name = f"film {color}"  # that of the other color has ended
+    stream = client.stream(name, "broadcast", depth=64, drop_oldest=True, ttl=60)
     with stream, stream.subscribe() as frames:
-        with running("cam/a", "--stream", "film", "--fps", 100, "--color", color, device=film) as camera:
+        with running("cam/a", "--stream", name, "--fps", 100, "--color", color, device=film) as camera:
             for number in range(10):
                 with frames.get(timeout=limit(60)) as item:
                     picture = item.tensor.numpy().astype(int)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tensor that one holds can be handed on, in all the ways in which Python sends objects to other processes."""
 
+import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import gc
 import multiprocessing
 import pickle
 import queue
 import signal
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +221,111 @@ def test_a_full_queue_keeps_nothing(sending, kind):
                 frames.put_nowait({"a": [tensor]})
     sending.put("a", np.zeros(3))
     assert frames.get(timeout=WAIT).tolist() == [0, 1, 2]
+
+
+@dataclasses.dataclass
+class Message:
+    step: int
+    frame: object
+
+
+@pytest.mark.parametrize(
+    "holds", [list, tuple, set, collections.deque, lambda x: Message(1, *x), lambda x: types.SimpleNamespace(x=x)]
+)
+def test_what_holds_it_is_pickled_in_put(sending, holds):
+    sending.put("a", np.arange(3))
+    frames = multiprocessing.Queue()
+    with sending.get("a") as tensor:
+        frames.put(obj=holds([tensor]))
+    sending.put("a", np.zeros(3))
+    got = frames.get(timeout=WAIT)
+    tensor = got.frame if isinstance(got, Message) else [*getattr(got, "x", got)][0]
+    assert tensor.tolist() == [0, 1, 2]
+    del got, tensor
+    with pytest.raises(AttributeError, match="local object"):
+        frames.put(holds([lambda: None]))
+
+
+class Root:
+    def __init__(self):
+        self.base = self
+
+
+def test_queues_of_other_objects_are_as_before(sending):
+    frames = multiprocessing.Queue()
+    frames.put(Root())
+    root = frames.get(timeout=WAIT)
+    assert root.base is root
+    itself = [1]
+    itself.append(itself)
+    frames.put(itself)
+    assert (got := frames.get(timeout=WAIT))[1] is got
+    frames.put(bytes(10_000_000))
+    assert frames.get(timeout=WAIT) == bytes(10_000_000)
+
+
+class Stale:
+    """Is pickled as a Tensor, or an array over one, that has gone before it is received."""
+
+    def __init__(self, client, thing):
+        self.sent = tensorlease._sending._reduce_view(thing) if isinstance(thing, np.ndarray) else thing.__reduce__()
+        ref = self.sent[1][1][0] if isinstance(thing, np.ndarray) else self.sent[1][0]
+        ref.get(client).release()
+
+    def __reduce__(self):
+        return self.sent
+
+
+def make_stale(name, as_array):
+    client = tensorlease.connect()
+    client.pickle_tensors()
+    with client.get(name) as tensor:
+        stale = Stale(client, tensor.numpy() if as_array else tensor)
+    client.put(name, np.zeros(3))
+    return stale
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_tells_that_a_tensor_has_gone(sending, method, as_array):
+    context = multiprocessing.get_context(method)
+    with context.Pool(1) as pool, concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        for run in (
+            lambda function, *args: pool.apply_async(function, args).get(timeout=WAIT),
+            lambda function, *args: executor.submit(function, *args).result(timeout=WAIT),
+        ):
+            sending.put("a", np.arange(3))
+            with pytest.raises(tensorlease.NotFoundError, match="not there any more"):
+                run(total, make_stale("a", as_array))
+            sending.put("a", np.arange(3))
+            gone = run(make_stale, "a", as_array)
+            for use in (len, list, bool, np.asarray, lambda x: x.numpy(), lambda x: np.ones(3) + x, lambda x: x[0]):
+                with pytest.raises(tensorlease.NotFoundError, match="not there any more"):
+                    use(gone)
+            with pytest.raises(tensorlease.NotFoundError), gone:
+                pass
+            assert run(total, np.arange(3)) == 3
+
+
+def test_a_pickle_that_fails_hands_nothing_on(sending):
+    get, put = multiprocessing.Pipe(duplex=False)
+    sending.put("a", np.arange(3))
+    with sending.get("a") as tensor:
+        for _ in range(1100):  # more than may be handed on
+            with pytest.raises(AttributeError, match="local object"):
+                put.send([tensor, lambda: 1])
+        put.send(tensor)
+    sending.put("a", np.zeros(3))
+    assert get.recv().tolist() == [0, 1, 2]
+    assert sending.status().retired == 0
+
+
+def test_only_a_tensor_can_be_handed_on(client):
+    with client.create("a", (3,), "int64") as draft:
+        for other in (draft, np.arange(3), "a"):
+            with pytest.raises(TypeError, match="a Tensor that get.. returned can be handed on, not"):
+                client.ref(other)
+        draft.abort()
 
 
 def test_too_many_are_refused_and_none_is_lost(client):

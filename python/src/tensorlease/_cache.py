@@ -64,7 +64,9 @@ def _publish(client, name, make, mode, trust, options):
         tensor = _look(client, name, mode, trust)
         if tensor is not None:
             return tensor
-    raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it")
+    raise NoSpaceError(
+        errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it, or its ttl is too short"
+    )
 
 
 def try_claim(client, name, timeout, held):
@@ -161,21 +163,22 @@ def load_once(client, prefix, load):
 # ---- Functions ----
 
 
-def _check_key(value, function):
+def _text_of(value, function):
+    """Return a text that no other value has. Named tuples may have a repr() that others have too."""
     if isinstance(value, tuple):
-        for one in value:
-            _check_key(one, function)
-    elif type(value) not in _PLAIN:
-        raise TypeError(
-            f"{function}() is cached for all processes by arguments that are numbers, texts, bytes, None or tuples of "
-            f"them, not {type(value)!r}: give cached() a key function"
-        )
+        kind = "" if type(value) is tuple else type(value).__qualname__
+        return f"{kind}({','.join(_text_of(one, function) for one in value)})"
+    if type(value) in _PLAIN:
+        return repr(value)
+    raise TypeError(
+        f"{function}() is cached for all processes by arguments that are numbers, texts, bytes, None or tuples of "
+        f"them, not {type(value)!r}: give cached() a key function"
+    )
 
 
 def _key_of(function, args, kwargs):
     named = tuple(sorted(kwargs.items()))
-    _check_key((args, named), function)
-    return hashlib.sha256(repr((args, named)).encode()).hexdigest()[:32]
+    return hashlib.sha256(_text_of((args, named), function).encode()).hexdigest()[:32]
 
 
 _default = None

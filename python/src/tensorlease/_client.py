@@ -395,13 +395,13 @@ class Client(_core.Client):
         """
         if isinstance(names, str):
             raise TypeError(f"gather() takes several names, not {names!r}: give a list")
-        names = list(names)
+        names = _prefixed(prefix, list(names))
         if out is None:
             if not names:
                 raise ValueError("an array for no tensors has no shape: give out=")
-            with self.get(below(prefix) + names[0], timeout=timeout) as first:
+            with self.get(names[0], timeout=timeout) as first:
                 out = rows_like(first, len(names))
-        self._gather(_prefixed(prefix, names), (out,), (None,), timeout)
+        self._gather(names, (out,), (None,), timeout)
         return out
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
@@ -523,7 +523,7 @@ class Client(_core.Client):
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.
         timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
-            iteration. By default it waits forever. None: do not wait, so that it ends when nothing is new.
+            iteration. By default it waits forever. None: do not wait, so that the error comes as soon as nothing is new.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
             ended, or it was deleted; of a set, each of them. When a daemon begins anew, it waits for the next one.
         mode, stream, device: as for get(); a set has no stream.
@@ -610,6 +610,8 @@ class Client(_core.Client):
         once: False: keep it for all of that time, so that get() works any number of times.
         NoSpaceError: 1,024 tensors that this client has handed on were not got yet, or its user has too many of them.
         """
+        if not isinstance(tensor, _core.Tensor):
+            raise TypeError(f"a Tensor that get() returned can be handed on, not {type(tensor)!r}: publish it first")
         ttl = None if ttl == math.inf else ttl
         return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl, not once))
 
@@ -632,8 +634,10 @@ class Client(_core.Client):
         joblib was imported before this call. Other libraries (dask, Ray, cloudpickle) copy arrays: give them the
         Tensor. If Ray was imported before, its objects hand on with once=False.
         Without this, pickling a Tensor is a TypeError, and an array is always copied. It is for the whole process, and
-        for one client at a time; a process that is sent a Tensor sends Tensors like that too. An object with Tensors
-        that is put into a queue of multiprocessing is pickled in put(), and so what ref() raises is raised there.
+        for one client at a time; a process that is sent a Tensor sends Tensors like that too. From then on an object that
+        is put into a queue of multiprocessing is pickled in put(), and what ref() raises is raised there. Pools and
+        executors pickle later, and tell by the result: hold the Tensor until then. In place of a Tensor that has gone
+        meanwhile a task of theirs, or their caller, gets an object that raises the error as soon as it is used.
         What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
         """
         pickle_for(self)

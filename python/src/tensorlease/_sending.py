@@ -10,8 +10,10 @@ from . import _core
 from ._errors import Error
 
 _sender = None  # the Client that Tensors are pickled for; None: they are not
-_sent = threading.local()  # .refs: what was handed on by the put() that this thread is in
+_sent = threading.local()  # .refs: what is handed on by the pickle that this thread makes
 _originals: dict = {}  # class -> its method that is replaced while there is a sender
+_POOLS = "multiprocessing.pool", "concurrent.futures.process", "loky.process_executor", "joblib.externals.loky.process_executor"
+_ON_THE_WAY = "multiprocessing", "torch", "loky", "joblib", __package__  # whose functions read for a pool
 
 
 def pickle_for(client):
@@ -25,6 +27,7 @@ def pickle_for(client):
 
     for queue in (queues.Queue, queues.JoinableQueue):
         _replace(queue, "put", _put)
+    _replace(ForkingPickler, "dumps", lambda *args, **kwargs: _pickled(*args, **kwargs)[0])
     with contextlib.suppress(ImportError):
         import numpy
 
@@ -38,8 +41,10 @@ def pickle_for(client):
 
 def _replace(owner, name, function):
     if owner not in _originals:
-        _originals[owner] = vars(owner)[name]
-        setattr(owner, name, lambda self, *args, **kwargs: function(_originals[owner], self, *args, **kwargs))
+        original = _originals[owner] = vars(owner)[name]
+        kind = classmethod if isinstance(original, classmethod) else lambda method: method
+        original = getattr(original, "__func__", original)
+        setattr(owner, name, kind(lambda self, *args, **kwargs: function(original, self, *args, **kwargs)))
 
 
 def _reduce_for_joblib(original, self, array):
@@ -68,27 +73,61 @@ def reduce_tensor(tensor, once=True):
     if tensor.copied:
         raise ValueError(f"{tensor!r} cannot be sent: it is a copy, and its name means the tensor on another device")
     ref = _sender.ref(tensor, once=once)
-    if hasattr(_sent, "refs"):
+    if getattr(_sent, "refs", None) is not None:
         _sent.refs.append(ref)
     return _get_sent, (ref, "r" if tensor.read_only else "c", tensor._dtype_tuple, tensor.shape)
 
 
 def _get_sent(ref, mode, dtype, shape):
     """What a Tensor is pickled as. A process that is sent Tensors in this way sends them like that too."""
-    client = ref._connect()
-    if _sender is None:
-        pickle_for(client)
-    tensor = ref.get(client, mode)
+    try:
+        client = ref._connect()
+        if _sender is None:
+            pickle_for(client)
+        tensor = ref.get(client, mode)
+    except Error as error:
+        if _is_for_a_pool(sys._getframe(1)):
+            return _Gone(error)
+        raise
     if (tensor._dtype_tuple, tensor.shape) == (dtype, shape):
         return tensor
     return tensor._view(dtype, shape)  # the sender's was one
+
+
+def _is_for_a_pool(frame):
+    """Whether the thread or process of a pool is unpickling: one that gives up, or ends, when that raises."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module in _POOLS:
+            return True
+        if module.partition(".")[0] not in _ON_THE_WAY:
+            return False
+        frame = frame.f_back
+    return False
+
+
+class _Gone:
+    """What a task, or the caller of a pool, gets in place of a Tensor that could not be received: it raises the error
+    whenever it is used. A pool to which unpickling raises it would lose the task, and tell nobody."""
+
+    def __init__(self, error):
+        self.__dict__["_error"] = error
+
+    def __reduce__(self):
+        return _Gone, (self._error,)
+
+    def _raise(self, *args, **kwargs):
+        raise self._error
+
+    __getattr__ = __setattr__ = __len__ = __iter__ = __getitem__ = __setitem__ = __contains__ = __bool__ = __eq__ = _raise
+    __enter__ = __exit__ = __array__ = __dlpack__ = __dlpack_device__ = __buffer__ = __float__ = __int__ = _raise
 
 
 # ---- arrays ---------------------------------------------------------------------------------------------------------
 
 
 def _tensor_of(array):
-    """The Tensor whose memory the array is a view of, or None."""
+    """The Tensor whose memory the array of NumPy is a view of, or None."""
     while array is not None and not isinstance(array, _core.Tensor):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array
@@ -124,14 +163,36 @@ def _bytes_of(tensor):
 def _view_sent(get, arguments, dtype, shape, strides, offset):
     import numpy
 
-    return numpy.ndarray(shape, dtype, _bytes_of(get(*arguments)), offset, strides)
+    tensor = get(*arguments)
+    if isinstance(tensor, _Gone):
+        return tensor
+    return numpy.ndarray(shape, dtype, _bytes_of(tensor), offset, strides)
 
 
-# ---- multiprocessing's queues ---------------------------------------------------------------------------------------
+# ---- multiprocessing's pickles and queues ---------------------------------------------------------------------------
+
+
+def _pickled(dumps, cls, obj, *args, **kwargs):
+    """Return what ForkingPickler.dumps() returns, and the Refs that it has handed on. If it fails they are taken back."""
+    outer = getattr(_sent, "refs", None)
+    refs = _sent.refs = []
+    try:
+        return dumps(cls, obj, *args, **kwargs), refs
+    except BaseException:
+        _take_back(refs)
+        raise
+    finally:
+        _sent.refs = outer
+
+
+def _take_back(refs):
+    for ref in refs:
+        with contextlib.suppress(Error):
+            ref.get(_sender).release()
 
 
 class _Pickled:
-    """What is put into a queue in place of an object with Tensors in it."""
+    """What is put into a queue in place of an object."""
 
     def __init__(self, data):
         self.data = data
@@ -140,29 +201,18 @@ class _Pickled:
         return pickle.loads, (self.data,)
 
 
-def _has_tensor(thing):
-    if isinstance(thing, dict):
-        return any(map(_has_tensor, thing.values()))
-    if isinstance(thing, (tuple, list)):
-        return any(map(_has_tensor, thing))
-    return _tensor_of(thing) is not None
-
-
-def _put(original, self, thing, *args, **kwargs):
-    """A queue pickles in a thread, when the Tensor may have been released, and prints what goes wrong there. So what has
-    Tensors is pickled here."""
+def _put(original, self, obj, *args, **kwargs):
+    """A queue pickles in a thread, when a Tensor may have been released, and prints what goes wrong there. So it is pickled
+    here, unless the queue is one of a pool, which tells what goes wrong there."""
+    from multiprocessing import queues
     from multiprocessing.reduction import ForkingPickler
 
-    if _sender is None or not _has_tensor(thing):
-        return original(self, thing, *args, **kwargs)
-    refs = _sent.refs = []
+    tells = type(self)._on_queue_feeder_error is not queues.Queue._on_queue_feeder_error
+    if _sender is None or tells:
+        return original(self, obj, *args, **kwargs)
+    data, refs = _pickled(_originals[ForkingPickler].__func__, ForkingPickler, obj)
     try:
-        thing = _Pickled(bytes(ForkingPickler.dumps(thing)))
-        del _sent.refs  # another put() may be called while this one waits
-        return original(self, thing, *args, **kwargs)
+        return original(self, _Pickled(bytes(data)), *args, **kwargs)
     except BaseException:  # such as Full
-        vars(_sent).pop("refs", None)
-        for ref in refs:
-            with contextlib.suppress(Error):
-                ref.get(_sender).release()
+        _take_back(refs)
         raise
