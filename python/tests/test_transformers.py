@@ -533,10 +533,11 @@ SERVERS = {
     "gunicorn": ["gunicorn", "--workers={workers}", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "gthread": ["gunicorn", "--workers={workers}", "--threads=3", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "preload": ["gunicorn", "--workers={workers}", "--preload", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
-    # By default it replaces a worker that does not answer for 5 seconds, as one that begins on a busy machine, and each
-    # accepts all connections that wait, so that some workers get none.
+    # By default it replaces a worker that does not answer for 5 seconds, as one that begins on a busy machine. One that is
+    # killed while it is asked counts as one that does not answer. Each accepts all connections that wait, so that some
+    # workers get none.
     "uvicorn": [
-        "uvicorn", "--workers={workers}", "--uds={path}", "--timeout-worker-healthcheck=300", "--backlog=2", "app:asgi"
+        "uvicorn", "--workers={workers}", "--uds={path}", "--timeout-worker-healthcheck=30", "--backlog=2", "app:asgi"
     ],
 }
 
