@@ -179,22 +179,40 @@ def observer(address):
         yield client
 
 
+def _print_where_children_are():
+    """Lets processes that were forked from here print their stacks: those below this one that have its signal's handler."""
+    parents, pids, mask = {}, {os.getpid()}, 1 << (signal.SIGUSR2 - 1)
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            parents[int(status.parent.name)] = int(fields["PPid"]), int(fields["SigCgt"], 16)
+    for _ in range(4):  # children of children
+        pids |= {pid for pid, (parent, _) in parents.items() if parent in pids}
+    for pid in pids - {os.getpid()}:
+        if parents[pid][1] & mask:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
+
+
 @pytest.fixture(autouse=True)
 def time_limit(request):
-    """Fails a test that takes too long. If the test does not react to that, ends everything and prints where it was."""
+    """Fails a test that takes too long, and prints where its processes are. If it does not react, ends everything."""
 
     def is_over(*_):
+        _print_where_children_are()
         raise AssertionError(f"it took more than {LIMIT_S} s")
 
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         stderr = os.dup(2)
     faulthandler.dump_traceback_later(LIMIT_S + 60, exit=True, file=stderr)
+    faulthandler.register(signal.SIGUSR2, file=stderr)
     before = signal.signal(signal.SIGALRM, is_over)
     signal.alarm(LIMIT_S)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
     faulthandler.cancel_dump_traceback_later()
+    faulthandler.unregister(signal.SIGUSR2)
     os.close(stderr)
 
 

@@ -270,12 +270,11 @@ class _Loading:
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self.ending = threading.Event()
+        self.ending, self.loads = threading.Event(), False
         try:
             self.stream = self.open(existing=True)
             threading.Thread(target=self.await_end, args=(pipe,), daemon=True).start()
-            while not self.ending.is_set():
-                self.load_in_turn(begin)
+            self.load_in_turn(begin)
         except Exception as error:
             if not self.ending.is_set():
                 pipe.send(error)
@@ -287,18 +286,19 @@ class _Loading:
             while not pipe.poll(_LOOK) and os.getppid() == parent:
                 pass
         self.ending.set()
-        self.stream.close()  # so that a put waits no longer
-        time.sleep(_LEAVE)  # for what makes a sample
+        if self.loads:
+            self.stream.close()  # so that a put waits no longer
+            time.sleep(_LEAVE)  # for what makes a sample
         os._exit(1)
 
     def load_in_turn(self, begin):
         held, name = [], below(self.name) + ".loads"
         try:
-            claimed = try_claim(self.client, name, _LOOK, held)
-            if held:
-                self.load(begin)
-            elif claimed is not None:
+            try_claim(self.client, name, math.inf, held)
+            if not held:
                 raise RuntimeError(f"{name!r} cannot be claimed: it is published, or this user has too many claims")
+            self.loads = True
+            self.load(begin)
         finally:
             if held:
                 with contextlib.suppress(Error):
