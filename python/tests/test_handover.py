@@ -251,6 +251,31 @@ class Root:
         self.base = self
 
 
+class Counted:
+    pickled = 0
+
+    def __reduce__(self):
+        Counted.pickled += 1
+        return Counted, ()
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_what_a_full_queue_refuses_is_not_pickled(sending, kind):
+    frames = getattr(multiprocessing, kind)(1)
+    frames.put(1)
+    for options in ((False,), (True, 0.001)):
+        with pytest.raises(queue.Full):
+            frames.put(Counted(), *options)
+    assert Counted.pickled == 0
+    assert frames.get(timeout=WAIT) == 1
+    frames.put(Counted(), timeout=WAIT)
+    assert type(frames.get(timeout=WAIT)) is Counted and Counted.pickled == 1
+    frames.close()
+    with pytest.raises(ValueError, match="is closed"):
+        frames.put(Counted())
+    Counted.pickled = 0
+
+
 def test_queues_of_other_objects_are_as_before(sending):
     frames = multiprocessing.Queue()
     frames.put(Root())

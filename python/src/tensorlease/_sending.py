@@ -201,18 +201,24 @@ class _Pickled:
         return pickle.loads, (self.data,)
 
 
-def _put(original, self, obj, *args, **kwargs):
+def _put(original, self, obj, block=True, timeout=None):
     """A queue pickles in a thread, when a Tensor may have been released, and prints what goes wrong there. So it is pickled
     here, unless the queue is one of a pool, which tells what goes wrong there."""
+    import queue
     from multiprocessing import queues
     from multiprocessing.reduction import ForkingPickler
 
     tells = type(self)._on_queue_feeder_error is not queues.Queue._on_queue_feeder_error
-    if _sender is None or tells:
-        return original(self, obj, *args, **kwargs)
-    data, refs = _pickled(_originals[ForkingPickler].__func__, ForkingPickler, obj)
+    if _sender is None or tells or self._closed:
+        return original(self, obj, block, timeout)
+    if not self._sem.acquire(block, timeout):  # what is pickled may have a descriptor for whoever receives it
+        raise queue.Full
     try:
-        return original(self, _Pickled(bytes(data)), *args, **kwargs)
-    except BaseException:  # such as Full
+        data, refs = _pickled(_originals[ForkingPickler].__func__, ForkingPickler, obj)
+    finally:
+        self._sem.release()
+    try:
+        return original(self, _Pickled(bytes(data)), block, timeout)
+    except BaseException:  # such as Full, if another thread or process was faster
         _take_back(refs)
         raise
